@@ -43,6 +43,7 @@ BACKEND = {
     "failed": NUMBER,
     "abandoned": NUMBER,
     "recent_errors": NUMBER,
+    "first_message": MAYBE,
     "relative_cost": MAYBE,
     "cost_rise": MAYBE,
     "is_slowed": NUMBER,

@@ -173,9 +173,11 @@ class Balancer:
 
     def first_message(self, attempt: "Attempt") -> None:
         """The first message of a stream is there."""
+        now = self.clock()
+        took = now - attempt.sent_at
+        self.counters.first_message.observe(took)
+        attempt.backend.load.hear_first(took)
         if attempt.hints is not None and self._answered is not None:
-            now = self.clock()
-            took = now - attempt.sent_at
             self._answered(attempt.hints, attempt.backend, took, now)
 
     def settle(  # noqa: C901  # the hot path, written out

@@ -68,7 +68,8 @@ class BackendStatistics:
     it is not known, for the first minute, with few requests or fewer than three
     backends. It `is_slowed` from a rise of 1.5 until it is below 1.25: perhaps others
     use its machine. `own_cost_rise` is the same by the task's own account, which goes
-    by what all of its clients tell; None where it does not tell.
+    by what all of its clients tell; None where it does not tell. `first_message` is the
+    mean time of late until the first message of a stream, in seconds; None before one.
     """
 
     address: str
@@ -103,6 +104,7 @@ class BackendStatistics:
     cost_rise: float | None = None
     is_slowed: bool = False
     own_cost_rise: float | None = None
+    first_message: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +206,9 @@ class ChannelStatistics:
     ones were full or gone; a call that is sent again has several picks.
     `keyed_picks` counts picks for calls with a key, and `first_choices` those of them
     that went to the first choice of the key among the ready backends; 0 where the
-    picker knows no keys.
+    picker knows no keys. `asked_keys` are all keys of these calls, `expected_hits` as
+    many of them as their backends had probably cached; 0 but for `cache_aware`.
+    `first_message` has the times until the first messages of streams.
 
     `workers` counts the tasks that have several.
 
@@ -253,6 +257,9 @@ class ChannelStatistics:
     workers: WorkerStatistics = WorkerStatistics()
     keyed_picks: int = 0
     first_choices: int = 0
+    asked_keys: int = 0
+    expected_hits: int = 0
+    first_message: LatencyStatistics = LatencyStatistics()
 
     @property
     def label(self) -> str:
@@ -322,6 +329,7 @@ def backend_statistics(
         failed=failed,
         abandoned=abandoned,
         latency=load.latency,
+        first_message=load.first_message or None,
         utilization=load.utilization() or None,
         qps=None if report is None else report.qps,
         eps=None if report is None else report.eps,
@@ -541,10 +549,13 @@ def channel_statistics(
         workers=WorkerStatistics(*balancer.connections.workers.counts()),
         keyed_picks=_total(balancer.picker, "keyed_picks"),
         first_choices=_total(balancer.picker, "first_choices"),
+        asked_keys=_total(balancer.picker, "asked_keys"),
+        expected_hits=_total(balancer.picker, "expected_hits"),
+        first_message=latency_statistics(counters.first_message),
     )
 
 
 def _total(picker: Picker, name: str) -> int:
     """What a picker counts, or all pickers of zones and priorities together."""
     pickers = getattr(picker, "pickers", (picker,))
-    return sum(getattr(one, name, 0) for one in pickers)
+    return int(sum(getattr(one, name, 0) for one in pickers))

@@ -16,6 +16,7 @@ ERROR_MEMORY = 10.0  # seconds; benchmarks.fleet --failing 1 shows what it does
 FORGOTTEN_AFTER = 10 * ERROR_MEMORY
 RATIO_MEMORY = 2.0  # seconds; as servers smooth what they report of errors
 LATENCY_GAIN = 0.02  # of each OK, in the mean latency: some 50 of them count
+FIRST_GAIN = 0.05  # of each stream, in the mean time to its first message
 LEAST_TOLD = 0.05  # recent errors; fewer would be shown as 0.0
 
 
@@ -42,6 +43,7 @@ class Load:
         "_written",
         "counts",
         "erred_at",
+        "first_message",
         "in_flight",
         "is_written",
         "latency",
@@ -60,6 +62,7 @@ class Load:
         self.in_flight = 0
         self.counts = dict.fromkeys(Verdict, 0)
         self.latency = 0.0  # mean of what was served, in seconds; 0.0: none yet
+        self.first_message = 0.0  # of streams, seconds, the mean; 0.0: none yet
         self.squared_latency = 0.0  # mean of squares, of ten served a second at most
         self.erred_at = -inf  # when `recent_errors` last grew
         self.report: LoadReport | None = None
@@ -140,6 +143,12 @@ class Load:
             self.report = report
             self.reported_at = now
             self.sent_since_report = 0
+
+    def hear_first(self, seconds: float) -> None:
+        """The first message of a stream has come so long after it was sent."""
+        mean = self.first_message
+        change = (seconds - mean) * FIRST_GAIN
+        self.first_message = mean + change if mean else seconds
 
     def owe(self, seconds: float, now: float) -> None:
         """Counts an error as a request for the time by which it was quicker than an OK.

@@ -56,6 +56,8 @@ OURS = _families(
      "reason."),
     ("lbclient_attempt_latency_seconds", "histogram", "target",
      "Latency of attempts, from picking a backend to the end of the attempt."),
+    ("lbclient_first_message_seconds", "histogram", "target",
+     "Time from sending a stream to a backend until its first message."),
     ("lbclient_call_duration_seconds", "histogram",
      "target grpc_service grpc_method grpc_code",
      "Duration of whole calls as the caller sees them, with waiting for a backend and "
@@ -97,6 +99,10 @@ OURS = _families(
     ("lbclient_first_choices", "counter", "target",
      "Picks for calls with a key that went to the key's first choice among the ready "
      "backends."),
+    ("lbclient_asked_keys", "counter", "target",
+     "Keys of calls that were picked by what backends have cached."),
+    ("lbclient_expected_key_hits", "counter", "target",
+     "Keys of calls that their backend had probably cached."),
     ("lbclient_zone_ready_backends", "gauge", "target zone priority",
      "Ready backends, by zone and priority; only where the resolver tells any."),
     ("lbclient_zone_utilization", "gauge", "target zone priority",

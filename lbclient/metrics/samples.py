@@ -89,12 +89,21 @@ def channel_counts(channel: ChannelStatistics, target: str) -> Samples:
         seconds.counts,
         seconds.total,
     )
+    seconds = channel.first_message
+    yield from _histogram(
+        ("lbclient_first_message_seconds", target),
+        seconds.bounds,
+        seconds.counts,
+        seconds.total,
+    )
     yield ("lbclient_waited_total", target), channel.waited
     yield ("lbclient_wait_seconds_total", target), channel.waited_seconds
     yield ("lbclient_ejections_total", target), channel.ejections
     yield ("lbclient_spilled_total", target), channel.spilled
     yield ("lbclient_keyed_picks_total", target), channel.keyed_picks
     yield ("lbclient_first_choices_total", target), channel.first_choices
+    yield ("lbclient_asked_keys_total", target), channel.asked_keys
+    yield ("lbclient_expected_key_hits_total", target), channel.expected_hits
     yield ("lbclient_task_failures_total", target), channel.task_failures
     yield ("lbclient_resolver_updates_total", target), channel.resolver.updates
 

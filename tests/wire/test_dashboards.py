@@ -232,6 +232,8 @@ async def load(search: Any, channel: grpc.aio.Channel) -> None:
             with suppress(grpc.aio.AioRpcError):
                 query = search.Query(text=text)
                 await stub.Search(query, timeout=10, metadata=mail)
+        async for _ in stub.Pages(search.Query(), timeout=10):
+            pass
         await asyncio.sleep(0.05)
 
 

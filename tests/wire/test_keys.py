@@ -481,7 +481,12 @@ async def test_cache_aware_hears_of_first_messages_and_ends(host: Host) -> None:
             with pytest.raises(asyncio.CancelledError):
                 await given_up.read()
         assert (unanswered(), picker.cost.seen) == (0, 3)
-        assert channel.statistics().keyed_picks == 4
+        statistics = channel.statistics()
+        assert (statistics.keyed_picks, statistics.asked_keys) == (4, 8)
+        assert 0 < statistics.expected_hits <= 6
+        counts = dict(channel_counts(statistics, ""))
+        assert counts["lbclient_asked_keys_total", ""] == 8
+        assert counts["lbclient_expected_key_hits_total", ""] > 0
 
 
 async def test_cache_aware_in_zones_hears_of_answers(host: Host) -> None:

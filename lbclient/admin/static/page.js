@@ -352,7 +352,8 @@ class ChannelSection extends Section {
     const zone = backend.zone ? `, zone ${backend.zone}` : "";
     const place = backend.why + zone + (backend.priority ? `, priority ${backend.priority}` : "");
     const here = backend.task === null ? place : `task ${backend.task}, ${place}`;
-    const why = [backend.reason, ...refused, ...slowed, ...held, ...ejected].join("; ");
+    const first = backend.first_message === null ? [] : [`first message of a stream after ${milliseconds(backend.first_message)}`];
+    const why = [backend.reason, ...first, ...refused, ...slowed, ...held, ...ejected].join("; ");
     const cells = [
       backend.address, stated(backend.state), age(backend.state_age), fixed(backend.weight), count(backend.in_flight),
       rate(calls), [percent(errors), errors ? "ill" : ""], milliseconds(backend.p50), milliseconds(backend.p99),

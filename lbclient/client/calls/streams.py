@@ -54,16 +54,17 @@ class _StreamResponse(Call):
         try:
             message = await self._on_inner(self._started, "read")
             if not self._has_read:
-                self._begin_reading()
+                self._begin_reading(message)
             return message
         except Exception as error:
             self._release(error)
             raise
 
-    def _begin_reading(self) -> None:
+    def _begin_reading(self, message: Any) -> None:
         """The first message is there, or the end of a stream without any."""
         self._has_read = True
-        self._balancer.first_message(self._lbclient)
+        if message is not grpc.aio.EOF:
+            self._balancer.first_message(self._lbclient)
 
     def _is_committed(self) -> bool:
         return self._has_read
@@ -104,7 +105,7 @@ class _Responses:
                 message = await self._iterator.__anext__()
                 if self._call._inner in (self._inner, None):
                     if not self._call._has_read:
-                        self._call._begin_reading()
+                        self._call._begin_reading(message)
                     return message
                 self._iterator = None  # the hedge has answered, an instant before
             except StopAsyncIteration:

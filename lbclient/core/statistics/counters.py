@@ -24,7 +24,8 @@ class Counters:
     `refused` are the calls that ended in this client, by reason. `retries` are attempts
     after one that was refused or may have been executed, `resends` those after one that
     no server took, `hedges` those beside the first. `refused_attempts` has the attempts
-    that backends refused for load, by number. `latency` is that of attempts. `waited`
+    that backends refused for load, by number. `latency` is that of attempts,
+    `first_message` that of the first messages of their streams. `waited`
     calls waited for a backend, `waited_seconds` in all.
     """
 
@@ -36,6 +37,7 @@ class Counters:
         self._retries = [0] * ATTEMPTS  # by number, from 1; the last for all beyond
         self.refused_attempts = [0] * ATTEMPTS
         self.latency = Histogram()
+        self.first_message = Histogram()
         self.waited, self.waited_seconds = 0, 0.0
         self._retired = dict.fromkeys(Verdict, 0)  # of backends that are closed
 
