@@ -19,6 +19,7 @@ from lbclient.client.backends.backends import Backends
 from lbclient.client.backends.key_guests import KeyGuests
 from lbclient.client.backends.probing import Probing
 from lbclient.client.calls import call_throttling
+from lbclient.client.calls.answers import Answers
 from lbclient.client.calls.call_ends import CallEnds
 from lbclient.client.calls.call_keys import call_keys
 from lbclient.client.calls.retry_policies import hedging_of, retry_policy_of
@@ -31,7 +32,7 @@ from lbclient.core.criticality import named
 from lbclient.core.model import LoadReport, Outcome, TaskState, Verdict, new_outcome
 from lbclient.core.protocols import Picker, PickerFactory, Resolver, Subset
 from lbclient.core.retries.retry import Decision
-from lbclient.core.routing.keyed_picks import PickerForCall, answered_by
+from lbclient.core.routing.keyed_picks import PickerForCall
 from lbclient.core.routing.spillover import Spillover
 from lbclient.core.statistics.counters import Counters
 from lbclient.core.throttles.throttling import Throttling
@@ -70,7 +71,7 @@ class Balancer:
         self.clock = clock = context.clock
         self.observers = Observers() if observers is None else observers
         self.picker = picker
-        self._answered = answered_by(picker)
+        self._answers = Answers(self.label, picker)
         self.call_keys = call_keys(self.label, config, picker)
         self.probing = Probing(self.label, picker, clock)
         self.counters = Counters(STATUS_OF_NUMBER, REASONS)
@@ -177,8 +178,8 @@ class Balancer:
         took = now - attempt.sent_at
         self.counters.first_message.observe(took)
         attempt.backend.load.hear_first(took)
-        if attempt.hints is not None and self._answered is not None:
-            self._answered(attempt.hints, attempt.backend, took, now)
+        if self._answers.is_wanted:
+            self._answers.first_message(attempt, took, now)
 
     def settle(  # noqa: C901  # the hot path, written out
         self,
@@ -208,9 +209,8 @@ class Balancer:
         if (observed := attempt.observed) is not None:
             took = outcome.latency + attempt.waited
             observed.attempt_over(code, took, outcome.verdict.value, then, now)
-        if attempt.hints is not None and self._answered is not None:
-            seconds = None if code else outcome.latency
-            self._answered(attempt.hints, backend, seconds, now)
+        if attempt.hints is not None and self._answers.is_wanted:
+            self._answers.over(attempt, None if code else outcome.latency, now)
         if code == DEADLINE_EXCEEDED and (then is None or then.delay is None):
             self.connections.miss_deadline(backend)
         if self.picks.recent is not None:
@@ -235,8 +235,8 @@ class Balancer:
             self._on_loop(self.forget, attempt, tried)
             return
         self.call_ends.not_sent(attempt, was_sent=tried > 0)
-        if attempt.hints is not None and self._answered is not None:
-            self._answered(attempt.hints, attempt.backend, None, self.clock())
+        if attempt.hints is not None and self._answers.is_wanted:
+            self._answers.over(attempt, None, self.clock())
         self._left(attempt.backend)
 
     def _left(self, backend: Backend) -> None:
@@ -266,7 +266,7 @@ class Balancer:
             if make is not None and not isinstance(self.picker, Spillover):
                 self.picker = make(Random(self.rng.getrandbits(64)))
                 self.probing.serve(self.picker)
-                self._answered = answered_by(self.picker)
+                self._answers.serve(self.picker)
                 self.guests.serve(self.picker)
 
     def abort(self) -> None:

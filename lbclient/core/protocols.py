@@ -103,10 +103,10 @@ class LearningPicker(KeyedPicker, Protocol):
     def answered(
         self, call: CallHints, node: Node, seconds: float | None, now: float
     ) -> None:
-        """The first message of a call came so long after it was sent to this node.
+        """The caller has the first message of a call so long after it was sent there.
 
         None: it failed or was cancelled before. `call` is what `pick_for` was given.
-        Told once for an attempt, or twice: a stream's end is told, too.
+        Told once for each attempt.
         """
 
 

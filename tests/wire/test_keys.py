@@ -615,3 +615,88 @@ async def test_a_channel_without_room_or_keys_knows_no_other_members(
             assert len(set((await homes_of(channel, keys)).values())) == 1
             assert not channel.balancer().guests.guests
             assert len(channel.balancer().pool.nodes) == 1
+
+
+class Hearing(Seeing):
+    """Notes what it is told of answers, and then fails if it is to."""
+
+    def __init__(self, rng: Random) -> None:
+        super().__init__(rng)
+        self.heard: list[float | None] = []
+        self.fails = False
+
+    def answered(
+        self, call: CallHints, node: object, seconds: float | None, now: float
+    ) -> None:
+        self.heard.append(seconds)
+        if self.fails:
+            raise RuntimeError("no picker is perfect")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_picker_is_told_once_of_each_attempt_and_fails_no_call(
+    host: Host, fails: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def slow(request: bytes, _: Any) -> AsyncIterator[bytes]:
+        yield request
+        await asyncio.sleep(0.2)
+
+    refusing = await host(REFUSING, server=grpc.aio.server())
+    serving = await host({**METHODS, PAGES: unary_stream(slow)})
+    picker = Hearing(Random(7))
+    picker.fails = fails
+    config = ChannelConfig(picker=lambda _: picker)
+    address = serving.address
+    async with lbclient.insecure_channel(f"ipv4:{address}", config=config) as channel:
+        await channel.channel_ready()
+        for number in range(30):
+            await channel.unary_unary(ECHO)(b"", timeout=5)
+            assert len(picker.heard) == number + 1
+        picker.heard.clear()
+        stream = channel.unary_stream(PAGES)(b"x", timeout=5)
+        assert [message async for message in stream] == [b"x"]
+        (first,) = picker.heard
+        assert first is not None
+        assert first < (channel.statistics().latency.total)
+        assert not channel.balancer()._answers._told
+    assert caplog.text.count("`answered` raised") == fails
+    other = Hearing(Random(7))
+    other.fails = fails
+    config = ChannelConfig(picker=lambda _: other)
+    target = f"ipv4:{refusing.address},{serving.address}"
+    async with lbclient.insecure_channel(target, config=config) as channel:
+        await eventually(lambda: len(channel.balancer().pool.ready) == 2)
+        for _ in range(30):  # which bring retries
+            async for _ in channel.unary_stream(PAGES)(b"", timeout=5):
+                break
+        other.heard.clear()
+        for _ in range(2):  # at least one of them goes to the one that refuses
+            await channel.unary_unary(ECHO)(b"", timeout=5)
+        assert other.heard.count(None) >= 1
+        assert len(other.heard) - other.heard.count(None) == 2
+
+
+async def test_a_fleet_with_workers_or_of_many_has_no_guests(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = [await host(METHODS) for _ in range(4)]
+    target = "ipv4:" + ",".join(one.address for one in hosts)
+    keys = [f"session-{number}" for number in range(10)]
+    config = ChannelConfig(picker="consistent_hashing", subset_size=1)
+    async with lbclient.insecure_channel(target, config=config) as channel:
+        await channel.channel_ready()
+        balancer = channel.balancer()
+        await homes_of(channel, keys)
+        await eventually(lambda: len(balancer.pool.nodes) > 1)
+        workers = balancer.connections.workers
+        monkeypatch.setattr(workers, "counts", lambda: (1, 0, 0))
+        balancer.guests.follow()
+        assert len(balancer.pool.nodes) == 1
+        assert not balancer.guests.guests
+        await homes_of(channel, keys)
+        assert not balancer.guests._wanted
+    monkeypatch.setattr("lbclient.client.backends.key_guests.MOST_MEMBERS", 3)
+    async with lbclient.insecure_channel(target, config=config) as channel:
+        await channel.channel_ready()
+        assert len(set((await homes_of(channel, keys)).values())) == 1
+        assert not channel.balancer().guests._wanted

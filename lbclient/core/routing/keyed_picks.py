@@ -26,14 +26,15 @@ class Reaching(Protocol):
 
 def reaching(picker: object) -> Reaching | None:
     """A picker that wants backends beyond the subset; None: it does not."""
-    return cast(Reaching, picker) if hasattr(picker, "know") else None
+    is_reaching = callable(getattr(picker, "know", None))
+    return cast(Reaching, picker) if is_reaching else None
 
 
 def answered_by(picker: object) -> Answered | None:
     """What a picker is told by how soon a call was answered; None: it does not want to
     know."""
     found: Answered | None = getattr(picker, "answered", None)
-    return found
+    return found if callable(found) else None
 
 
 class PickerForCall:
