@@ -205,9 +205,10 @@ class ChannelStatistics:
     empty where backends have neither. `spilled` counts picks elsewhere, as the first
     ones were full or gone; a call that is sent again has several picks.
     `keyed_picks` counts picks for calls with a key, and `first_choices` those of them
-    that went to the first choice of the key among the ready backends; 0 where the
-    picker knows no keys. `asked_keys` are all keys of these calls, `expected_hits` as
-    many of them as their backends had probably cached; 0 but for `cache_aware`.
+    that went to the first choice of the key among the ready backends, if that is not
+    outside of the subset and unconnected; 0 where the picker knows no keys.
+    `asked_keys` are all keys of these calls, `expected_hits` as many of them as their
+    backends had probably cached; 0 but for `cache_aware`.
     `first_message` has the times until the first messages of streams.
 
     `workers` counts the tasks that have several.

@@ -239,7 +239,11 @@ class CacheAware:
         it failed or was cancelled, which says nothing of how long it takes."""
         home = self._homes.get(node)
         sent = None if home is None else home.take(id(call), now)
-        if sent is None or seconds is None:
+        if sent is None or home is None:
+            return
+        if seconds is None:
+            fresh = call.keys[: len(call.keys) - sent.cached.once]
+            self.memory.take_back(fresh, home.number)
             return
         cost, has = self.cost, sent.cached
         expected = cost.service(sent.missing) + cost.share * sent.ahead
@@ -289,7 +293,7 @@ class CacheAware:
         for home in self._present:
             load = home.node.load
             while len(home.pending) > load.in_flight:  # picked, but not sent
-                home.take(next(iter(home.pending)), now)
+                home.take(next(reversed(home.pending)), now)
             if load.report is not home.report:
                 self._look(home, now)
             if home.others is not None and now - load.reported_at <= EXPIRATION:

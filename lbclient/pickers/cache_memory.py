@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-MOST_KNOWN = 65_536  # keys, of 4 backends each some 25 MB
+MOST_KNOWN = 65_536  # keys; with 40 characters and 4 backends each some 30 MB
 STEPS = 20  # of distance, an octave each; 2^20 keys are more than are known
 LEARNING = 0.1  # of what one call says of a distance, where nothing else is doubtful
 
@@ -91,6 +91,15 @@ class CacheMemory:
                 sent.move_to_end(key)
         while len(sent) > MOST_KNOWN:
             sent.popitem(last=False)
+
+    def take_back(self, keys: Sequence[str], number: int) -> None:
+        """A call with these keys, which were not there before, has failed."""
+        for key in keys:
+            holders = self._sent.get(key)
+            if holders is not None:
+                holders.pop(number, None)
+                if not holders:
+                    del self._sent[key]
 
     def learn(self, step: int, share: float, weight: float) -> None:
         """This share of the keys at a distance was there, as far as one call shows."""

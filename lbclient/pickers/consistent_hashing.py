@@ -83,7 +83,8 @@ class ConsistentHashing:
         self._members: Endpoints = ()
         self._hashes: list[int] = []  # of the members
         self._weights: list[float] = []
-        self._firsts: dict[str, Endpoint] = {}  # of the fleet, by key
+        # Of the fleet, by key; last used is last.
+        self._firsts: OrderedDict[str, Endpoint] = OrderedDict()
         self._orders: OrderedDict[str, KeyOrder] = OrderedDict()  # last used is last
         self._stepped_at = self._step_at = -inf
         self._horizon = TUNING.shortest_horizon
@@ -182,8 +183,11 @@ class ConsistentHashing:
 
     def know(self, members: Endpoints) -> None:
         """Takes all members of the fleet, of which those that a key wants can come."""
+        known = dict(zip(map(identity, self._members), self._hashes, strict=True))
         self._members = members
-        self._hashes = [key_hash.backend_hash(one) for one in members]
+        self._hashes = [
+            known.get(identity(one)) or key_hash.backend_hash(one) for one in members
+        ]
         self._weights = [one.weight for one in members]
         self._firsts.clear()
         self._orders.clear()
@@ -204,8 +208,9 @@ class ConsistentHashing:
             weights = self._weights
             found = self._members[key_hash.first(number, self._hashes, weights)]
             if len(self._firsts) >= 2 * MOST_ORDERS:
-                self._firsts.clear()
+                self._firsts.popitem(last=False)
             self._firsts[key] = found
+        self._firsts.move_to_end(key)
         return None if key_hash.backend_hash(found) == first.hash else found
 
     # --- who is there, and how full ------------------------------------------
@@ -295,3 +300,8 @@ class ConsistentHashing:
 def mean(values: Sequence[float]) -> float:
     """As `statistics.fmean`, whose module takes milliseconds to import."""
     return fsum(values) / len(values)
+
+
+def identity(endpoint: Endpoint) -> tuple[str, int | None]:
+    """What `key_hash.backend_hash` goes by."""
+    return endpoint.address, endpoint.task

@@ -300,3 +300,13 @@ def test_the_factory_takes_the_price() -> None:
     made = picker_factory("cache_aware", slow_start=5.0, miss_cost=0.25)(Random(1))
     assert isinstance(made, CacheAware)
     assert made.cost.price == 0.25
+
+
+def test_what_failed_is_not_cached_and_what_was_there_is() -> None:
+    fleet = Fleet(count=1)
+    home = fleet.serve("b", "a")
+    fleet.send("d", "c", "b", "a")
+    fleet.picker.answered(fleet.call, home, None, fleet.now)
+    found, known = fleet.picker.memory.find(("d", "c", "b", "a"))
+    assert known == 2
+    assert [one.once for one in found.values()] == [2]

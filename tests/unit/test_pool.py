@@ -486,3 +486,18 @@ def test_a_guest_is_no_replacement_and_stays_as_what_it_is() -> None:
     pool.review(40.0)
     assert node(pool, "d") is guest
     assert (len(pool.guests), pool.replacements()) == (1, 0)
+
+
+def test_guests_are_no_part_of_a_complete_subset() -> None:
+    limits = Limits(2, 2, 1.0, 10.0, 0, max_connections=4)
+    pool = Pool(make, lambda all_: all_, limits)
+    pool.reconcile(endpoints("a", "b", "c", "d"), 0.0)
+    pool.invite(["c:1", "d:1"], 0.0)
+    for name in "acd":
+        pool.observe(node(pool, name), State.READY, 1.0)
+    assert not pool.is_complete(1.0)
+    assert pool.connected_since(0.5) == 1
+    pool.observe(node(pool, "b"), State.READY, 1.0)
+    pool.observe(node(pool, "c"), State.CONNECTING, 1.0)
+    assert pool.is_complete(1.0)
+    assert pool.connected_since(0.5) == 2

@@ -187,7 +187,8 @@ class Connections:
         Nothing until half of them have told it: who goes by old counts leaves a crowd
         that is none any more. Nor where most have no connection: few are no measure.
         """
-        nodes = self.pool.nodes.values()
+        guests = self.pool.guests
+        nodes = [one for at, one in self.pool.nodes.items() if at not in guests]
         clients: dict[str, int] = {}  # of a task those of its most crowded worker
         for node in nodes:
             count = node.reported.clients

@@ -4,7 +4,8 @@ A picker that knows keys says whom it wants. They are the pool's guests: connect
 demand, up to `max_connections` with the subset, and closed once they have had no call
 for `idle_after`. Where there is no room for another, the guest without a call for
 longest makes it, if that is at least `STAY`: keys that take turns must not open
-connections all the time.
+connections all the time. Fleets of more than `MOST_MEMBERS`, and those whose tasks have
+workers, have no guests: keys stay within the subset.
 """
 
 from math import inf
@@ -14,11 +15,12 @@ from lbclient.client.backends.backend import Backend
 from lbclient.client.backends.connections import Connections
 from lbclient.client.backends.waking import Waking
 from lbclient.client.channel_context import ChannelContext
-from lbclient.core.model import Endpoint, Endpoints
+from lbclient.core.model import Endpoint, Endpoints, State
 from lbclient.core.routing.keyed_picks import Reaching, reaching
 
 STAY = 30.0  # seconds; ours: some picks go elsewhere meanwhile, and none fails
 SOON = 0.01  # seconds, in which wishes are collected
+MOST_MEMBERS = 2000  # of the fleet; each new key looks at all of them
 LOOKS = 4  # at the use of guests, while one that has no call stays
 
 
@@ -47,9 +49,11 @@ class KeyGuests:
         picker: object,
     ) -> None:
         config = context.config
-        self.guests: dict[str, Guest] = {}  # by address of the task
+        self.guests: dict[str, Guest] = {}  # by address
+        self._full_until = -inf  # no guest may leave for another before that
         self._connections, self._pool = connections, connections.pool
         self._waking = waking
+        self._workers = connections.workers
         self._clock = context.clock
         self._idle_after = config.idle_after or inf
         self._most = config.max_connections
@@ -59,19 +63,34 @@ class KeyGuests:
         self.serve(picker)
 
     def serve(self, picker: object) -> None:
-        """Connects whom this picker wants from now on."""
+        """Connects whom this picker wants from now on, and nobody that another did."""
         self._known: Endpoints | None = None  # by the picker
+        self._listed: frozenset[str] = frozenset()  # addresses of these
+        self._wanted.clear()
         self._picker: Reaching | None = reaching(picker)
         if self._picker is not None:
             self._picker.want = self._want
+        self._leave_all()
 
     def follow(self) -> None:
         """Tells the picker of all members, if there are others than the subset's."""
-        if self._picker is None or self._pool.members is self._known:
+        if self._picker is None:
             return
-        self._known = members = self._pool.members
-        is_more = len(members) > self._pool.tasks() and self._room() > 0
-        self._picker.know(members if is_more else ())
+        found = self._pool.members if self._may_have_guests() else ()
+        if found is not self._known:
+            self._known = found
+            self._listed = frozenset(endpoint.address for endpoint in found)
+            self._full_until = -inf
+            self._picker.know(found)
+            if not found:
+                self._leave_all()
+
+    def _may_have_guests(self) -> bool:
+        """Not where tasks have workers: a key's home is a task, of whose workers this
+        client would learn only once it is connected."""
+        pool = self._pool
+        is_more = pool.tasks() < len(pool.members) <= MOST_MEMBERS
+        return is_more and self._room() > 0 and not any(self._workers.counts())
 
     def _room(self) -> int:
         return self._most - self._pool.subset_size()
@@ -81,25 +100,25 @@ class KeyGuests:
         yet."""
         address = endpoint.address
         node = self._pool.nodes.get(address)
-        is_there = (
-            address in self.guests if node is None else not node.lifecycle.is_away()
-        )
-        if not is_there and len(self._wanted) < self._most:
+        if node is not None:
+            is_wanted = node.state is State.INACTIVE
+        else:
+            is_wanted = address in self._listed and self._clock() >= self._full_until
+        if is_wanted and len(self._wanted) < self._most:
             self._wanted[address] = None
             if not self._invite.is_set():
                 self._invite.set(SOON)
 
     def _invite_wanted(self) -> None:
-        wanted, self._wanted = self._wanted, {}
-        now = self._clock()
-        listed = {endpoint.address for endpoint in self._pool.members}
-        before = list(self.guests)
+        wanted = list(self._wanted)
+        self._wanted.clear()
+        now, before = self._clock(), list(self.guests)
         self._note_use(now)
         for address in wanted:
             node = self._pool.nodes.get(address)
             if node is not None:
                 self._waking.wake_one(node)
-            elif address in listed and self._has_room(now):
+            elif address in self._listed and self._has_room(now):
                 self.guests[address] = Guest(now)
         if list(self.guests) != before:
             self._carry_out(now)
@@ -109,8 +128,12 @@ class KeyGuests:
         room = self._room()
         if len(self.guests) < room:
             return True
-        longest = min(self.guests, key=lambda it: self.guests[it].used_at, default="")
-        if room <= 0 or self.guests[longest].used_at > now - STAY:
+        if room <= 0:
+            return False
+        longest = min(self.guests, key=lambda it: self.guests[it].used_at)
+        may_leave_at = self.guests[longest].used_at + STAY
+        if now < may_leave_at:
+            self._full_until = may_leave_at
             return False
         del self.guests[longest]
         return True
@@ -120,24 +143,32 @@ class KeyGuests:
         if self.guests and self._idle_after < inf and not self._look.is_set():
             self._look.set(self._idle_after / LOOKS)
 
+    def _leave_all(self) -> None:
+        if self.guests:
+            self.guests.clear()
+            self._carry_out(self._clock())
+
     def _note_use(self, now: float) -> None:
-        for node in self._pool.nodes.values():
-            guest = self.guests.get(self._pool.task_of(node.endpoint.address))
-            if guest is not None:
-                _use(guest, node, now)
+        """Notes which guests had calls, and forgets those that are none any more, as
+        they are in the subset now, or gone."""
+        nodes, guests = self._pool.nodes, self._pool.guests
+        self.guests = {
+            one: guest for one, guest in self.guests.items() if one in guests
+        }
+        for address, guest in self.guests.items():
+            _use(guest, nodes[address], now)
 
     def _leave_idle(self) -> None:
-        now = self._clock()
+        now, before = self._clock(), list(self.guests)
         self._note_use(now)
         idle_since = now - self._idle_after
-        listed = {endpoint.address for endpoint in self._pool.members}
-        staying = {
+        self.guests = {
             address: guest
             for address, guest in self.guests.items()
-            if guest.used_at > idle_since and address in listed
+            if guest.used_at > idle_since
         }
-        if len(staying) < len(self.guests):
-            self.guests = staying
+        if list(self.guests) != before:
+            self._full_until = -inf
             self._carry_out(now)
         if self.guests:
             self._look.set(self._idle_after / LOOKS)

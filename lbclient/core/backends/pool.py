@@ -164,7 +164,7 @@ class Pool(Generic[N]):
 
     def invite(self, addresses: Iterable[str], now: float) -> Change[N]:
         """Sets which members have a node even outside of the subset, the first ones as
-        far as `max_connections` goes: one of its workers each. Others drain."""
+        far as `max_connections` goes. Others drain."""
         self._invited = dict.fromkeys(addresses)
         return self.reconcile(self.endpoints, now)
 
@@ -181,11 +181,12 @@ class Pool(Generic[N]):
             nodes[endpoint.address] = node
         for address in self._still_serving(nodes, leaving):
             nodes[address] = leaving.pop(address)
-        self.guests = {}
+        guests: dict[str, None] = {}  # replaced whole, too
         for endpoint in self._beyond_subset(nodes):
             node = self._node_of(endpoint, leaving, opened, now)
             nodes[endpoint.address] = node
-            self.guests[endpoint.address] = None
+            guests[endpoint.address] = None
+        self.guests = guests
         for address in self._last_resorts(leaving):
             node = nodes[address] = leaving.pop(address)
             node.endpoint = self._leaving[address]
@@ -211,15 +212,13 @@ class Pool(Generic[N]):
     def _beyond_subset(self, nodes: dict[str, N]) -> Iterator[Endpoint]:
         """The endpoints of those invited that have no node, as far as there is room."""
         room = self._limits.max_connections - len(nodes)
-        if room <= 0 or not self._invited:
-            return
-        tasks = {self.task_of(address) for address in list(nodes)}
+        there = {self.task_of(address) for address in list(nodes)}
         missing = (
-            few(task, self._expand(task), 0)[-1]
-            for address, task in self._invited.items()
-            if task is not None and address not in tasks
+            endpoint
+            for address, endpoint in self._invited.items()
+            if endpoint is not None and address not in there
         )
-        yield from islice(missing, room)
+        yield from islice(missing, max(0, room))
 
     def _enter(self, nodes: dict[str, N]) -> None:
         self.nodes = nodes
@@ -326,14 +325,16 @@ class Pool(Generic[N]):
 
         A node that is out is replaced, and is not awaited any more.
         """
-        missing = [node for node in self.nodes.values() if node.state not in PRESENT]
+        nodes = [self.nodes[one] for one in self.nodes if one not in self.guests]
+        missing = [node for node in nodes if node.state not in PRESENT]
         is_awaiting = any(not self._is_out(node, now) for node in missing)
-        present = len(self.nodes) - len(missing)
+        present = len(nodes) - len(missing)
         return not is_awaiting and present >= self.subset_size()
 
     def connected_since(self, at: float) -> int:
         """How many nodes have become ready since then, for the first time or again."""
-        times = [node.load.ready_at for node in self.nodes.values()]
+        nodes = self.nodes.items()
+        times = [node.load.ready_at for one, node in nodes if one not in self.guests]
         return sum(ready_at is not None and ready_at > at for ready_at in times)
 
     def places(self) -> dict[str, int]:
