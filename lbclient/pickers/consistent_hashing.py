@@ -174,7 +174,12 @@ class ConsistentHashing:
         if len({home.hash for home in homes}) < len(homes):  # tasks with several
             draws = {home: key_hash.draw(number, home.tie) for home in homes}
             homes.sort(key=draws.__getitem__, reverse=True)
-        hashes, weights = [h.hash for h in homes], [h.weight for h in homes]
+        hashes = [home.hash for home in homes]
+        # Of a task that is the sum of its workers', of which each has a part.
+        weight_of: dict[int, float] = {}
+        for home in homes:
+            weight_of[home.hash] = weight_of.get(home.hash, 0.0) + home.weight
+        weights = [weight_of[hashed] for hashed in hashes]
         indexes = key_hash.order(number, hashes, weights)
         beyond = self._beyond(key, number, homes[indexes[0]])
         return place(number), tuple(homes[index] for index in indexes), beyond

@@ -97,7 +97,22 @@ def test_clients_agree_on_the_workers_of_a_task() -> None:
         picked = one.pick_for(key, nodes, 1.0)
         assert other.pick_for(key, nodes[::-1], 1.0) is picked
         picks[picked] += 1
-    assert min(picks.values()) > 50  # of 75 and 150; deviation 7.5
+    assert min(picks.values()) > 50  # of 100; deviation 8
+
+
+def test_a_task_of_four_workers_gets_as_many_keys_as_one_without() -> None:
+    parts = [Endpoint(f"h:{port}", 0.25, task=7) for port in range(1, 5)]
+    others = [Endpoint(f"g{number}:1", task=number) for number in range(3)]
+    nodes = tuple(map(FakeNode, [*parts, *others]))
+    picker = ConsistentHashing(Random(1))
+    picks = Counter[FakeNode]()
+    for number in range(2000):
+        picks[picker.pick_for(call(f"k{number}"), nodes, 1.0)] += 1
+    # 500 keys for each task; deviations 19, and 11 for the 125 of a worker.
+    workers = [picks[node] for node in nodes[:4]]
+    assert 400 < sum(workers) < 600
+    assert 70 < min(workers) <= max(workers) < 180
+    assert all(400 < picks[node] < 600 for node in nodes[4:])
 
 
 def test_of_several_keys_the_first_counts() -> None:
