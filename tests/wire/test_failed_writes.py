@@ -4,6 +4,7 @@ grpc.aio puts its own INTERNAL in the place of the status when a write fails, al
 the status had come before. Half of such calls said so.
 """
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -47,3 +48,37 @@ async def test_who_reads_hears_the_servers_status(host: Host) -> None:
             assert await call.code() is StatusCode.FAILED_PRECONDITION
             assert await call.details() == "enough"
             assert dict(await call.trailing_metadata())["why"] == "x"
+
+
+async def write_all(call: Any) -> None:
+    for _part in range(200):
+        await call.write(b"x" * 1000)
+
+
+async def end(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+    async for request in requests:
+        yield request
+        context.set_trailing_metadata((("why", "x"),))
+        return
+
+
+async def test_a_stream_that_ends_with_ok_while_it_is_written_to_says_ok(
+    host: Host,
+) -> None:
+    _, address, _ = await host(stream_stream(end), server=grpc.aio.server())
+    async with lbclient.insecure_channel(f"ipv4:{address}") as channel:
+        await channel.channel_ready()
+        failed = 0
+        for _ in range(5 * CALLS):
+            call = channel.stream_stream(PATH)(timeout=10)
+            reading = read_all(call, iterates=True)
+            results = await asyncio.gather(
+                write_all(call), reading, return_exceptions=True
+            )
+            failed += isinstance(results[0], grpc.aio.AioRpcError)
+            assert await call.code() is StatusCode.OK
+            assert await call.details() == ""
+            assert dict(await call.trailing_metadata())["why"] == "x"
+        assert failed
+        statistics = channel.statistics()
+        assert statistics.calls["OK"] == 5 * CALLS

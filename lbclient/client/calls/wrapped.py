@@ -48,6 +48,7 @@ CANCELLED_DETAILS = "Locally cancelled by application!"
 
 
 OK = grpc.StatusCode.OK
+PARTS = "code", "details", "debug_error_string", "trailing_metadata"  # of a status
 PAUSE, PATIENCE = 0.001, 200  # seconds, times: how long a true status may take
 
 
@@ -360,8 +361,11 @@ class Call:
         while (inner := self._inner) is not None and is_provisional(inner):
             await self._attempt_end.wait()
             if inner is self._inner:
-                error = self._attempt_end.error
-                return answer if error is None else getattr(error, question)()
+                end = self._attempt_end
+                if end.error is not None:
+                    return getattr(end.error, question)()
+                # It has ended with OK, and a write failed because of that.
+                return answer if end.served is None else end.served[question]
             answer = await self._ask(question)
         return answer
 
@@ -475,6 +479,7 @@ class AttemptEnd:
 
     leave_to_other: Callable[["AttemptEnd", Any, int, Trailers], bool] | None = None
     error: grpc.aio.AioRpcError | None = None  # of a stream that may be written to yet
+    served: dict[str, Any] | None = None  # the parts of its status, if that is OK
 
     def __init__(
         self,
@@ -510,8 +515,8 @@ class AttemptEnd:
         if self._awaited is not None:
             self._awaited.set()
         code, trailers = final_status(inner)
-        if code and call is not None and call.streams_requests:
-            self.error = error_of(inner)
+        if call is not None and call.streams_requests:
+            self._keep_status(inner, code, trailers)
         del self._find  # or the two would keep each other, and the connection
         leave, self.leave_to_other = self.leave_to_other, None
         if leave is not None and leave(self, inner, code, trailers):
@@ -530,6 +535,15 @@ class AttemptEnd:
         else:
             call.attempts.served(self.attempt, trailers)
             call.attempt_over(None)
+
+    def _keep_status(self, inner: Any, code: int, trailers: Trailers) -> None:
+        """A write that fails later has grpc.aio tell another status."""
+        if code:
+            self.error = error_of(inner)
+        else:
+            metadata = grpc.aio.Metadata(*trailers)
+            parts = OK, "", "", metadata
+            self.served = dict(zip(PARTS, parts, strict=True))
 
 
 class UnaryResponse(Call):
