@@ -76,7 +76,7 @@ MUTANTS = [
     Mutant(
         "a failed write takes the place of the status",
         "client/calls/wrapped.py",
-        "        if code and call is not None and call.streams_requests:",
+        "        if call is not None and call.streams_requests:",
         "        if False:",
     ),
     Mutant(
