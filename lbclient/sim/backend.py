@@ -83,6 +83,7 @@ class SimulatedBackend:
         "_work",
         "attempts",
         "busy",
+        "delay",
         "is_sinkhole",
         "received",
         "refusals",
@@ -98,8 +99,10 @@ class SimulatedBackend:
         heap: Heap,
         answers: "deque[Answer]",
         rng: Random,
+        size: int = 1,
     ) -> None:
-        self._cores = self._given = scenario.cores
+        self._cores = self._given = scenario.cores * size
+        self.delay = 0.0  # seconds; what a gray one adds to each request
         self.busy = 0.0
         self.received = 0
         self.attempts = [0] * ATTEMPTS  # of those received, by their number
@@ -146,7 +149,7 @@ class SimulatedBackend:
         refusal = self._refusal(number, node, now) if self._is_careful else None
         if refusal is not None or len(self._running) >= self._full:
             self._refuse(node, number, refusal or Refusal.OVERLOADED, now)
-        elif wait:
+        elif wait := wait + self.delay:
             given = node, number, cost
             heappush(self._heap, (now + wait, number, self._wake, given))
         else:

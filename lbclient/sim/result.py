@@ -41,7 +41,8 @@ class Result(NamedTuple):
     throttled: float  # share that never left its client
     attempts: float  # for each request
     probes: float  # likewise
-    sinkhole: float  # fair shares that sinkholes got from 5 s after on; 0.0: unknown
+    # Fair shares that sinkholes, or gray backends, got from 5 s after on; 0.0: unknown
+    sinkhole: float
     away: float  # share of all attempts, of the warm-up too, that left their zone
     utilization: list[float]  # of each backend
     seconds: list[list[float]]  # the same for each second
@@ -135,10 +136,11 @@ def rates(
 
 
 def _sinkhole(scenario: Scenario, seconds: Sequence[Second]) -> float:
-    if not scenario.sinkholes or len(seconds) < 2:
+    ill = scenario.sinkholes or scenario.gray
+    if not ill or len(seconds) < 2:
         return 0.0
     got = rates(seconds[0].received, seconds[-1].received, 1.0)
-    return fmean(got[: scenario.sinkholes]) / fmean(got) if any(got) else 0.0
+    return fmean(got[:ill]) / fmean(got) if any(got) else 0.0
 
 
 class MeanAndDeviation(NamedTuple):

@@ -47,6 +47,7 @@ class Scenario:
     spill_above: tuple[float, ...] = (SPILL_ABOVE,)
     cores: int = 4
     speeds: tuple[float, ...] = (1.0,)  # each of as many backends as any other
+    sizes: tuple[int, ...] = (1,)  # multiples of `cores`, likewise
 
     cost: float = 0.02  # mean processor time of a request at speed 1
     # With sigma 1; or exponential, equal, or normal: above 0, its deviation is the mean
@@ -57,6 +58,7 @@ class Scenario:
     round_trip: float = 0.001
     full: int = 200  # runnable requests at which a backend refuses
     timeout: float = 5.0  # a request that took longer counts as failed
+    batch: int = 1  # requests that a client sends at once
     hot_share: float = 0.0  # of the clients; they send ...
     hot_traffic: float = 0.0  # ... this share of all requests
     keys: int = 0  # that requests have; 0: they have none
@@ -76,6 +78,8 @@ class Scenario:
     slowed_speed: float = 0.5
     slowed_after: float = 20.0  # the warm-up
     sinkholes: int = 0  # fail all at once from the end of the warm-up
+    gray: int = 0  # take much longer from then on, with no more processor time ...
+    gray_factor: float = 10.0  # ... than their mean latency without a queue
     refusing: int = 0  # refuse all, always
 
     warm_up: float = 30.0
@@ -120,7 +124,11 @@ class Scenario:
             raise ConfigError("neighbour_cores", self.neighbour_cores, wanted)
         self._check_pairs()
         self._check_zones()
-        for name in ("sinkholes", "joining"):
+        self._check_counts()
+
+    def _check_counts(self) -> None:
+        """How many backends something happens to."""
+        for name in ("sinkholes", "joining", "gray"):
             if getattr(self, name) >= self.backends:
                 raise ConfigError(name, getattr(self, name), "fewer than backends")
         for name in ("slowed", "liars", "refusing"):
@@ -137,6 +145,11 @@ class Scenario:
             raise ConfigError("rates_delay", self.rates_delay, wanted)
         if self.event_loop and self.wait:
             raise ConfigError("wait", self.wait, "0 where event_loop is true")
+        if any(self.neighbour_cores) and self.sizes != (1,):
+            wanted = "0 where sizes is not 1"
+            raise ConfigError("neighbour_cores", self.neighbour_cores, wanted)
+        if self.event_loop and self.gray:
+            raise ConfigError("gray", self.gray, "0 where event_loop is true")
         if self.event_loop and any(self.neighbour_cores):
             wanted = "0 where event_loop is true"
             raise ConfigError("neighbour_cores", self.neighbour_cores, wanted)
@@ -168,8 +181,10 @@ class Scenario:
 
     @property
     def mean_speed(self) -> float:
-        """Of all backends in the long run; restarts are not in it, being failures."""
-        mean = sum(self.speed_of(i) for i in range(self.backends)) / self.backends
+        """Of all processors in the long run, for each of `cores` of a backend; restarts
+        are not in it, being failures."""
+        whole = sum(self.speed_of(i) * self.size_of(i) for i in range(self.backends))
+        mean = whole / self.backends
         return mean * (1.0 + self.neighbour) / 2.0
 
     @property
@@ -204,6 +219,14 @@ class Scenario:
         """Before the lot decides which backend has which place."""
         return self.speeds[place % len(self.speeds)]
 
+    def size_of(self, place: int) -> int:
+        """Likewise, in multiples of `cores`."""
+        return self.sizes[place % len(self.sizes)]
+
+    def delay_of(self, speed: float) -> float:
+        """What a gray backend adds to each request, in seconds."""
+        return (self.gray_factor - 1.0) * (self.cost / speed + self.wait)
+
     def rate(self, load: float) -> float:
         """Requests per second that need that share of all processors."""
         return load * self.cores * self.backends * self.mean_speed / self.cost
@@ -236,6 +259,10 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "slowed": (0, 10_000),
     "sinkholes": (0, 10_000),
     "joining": (0, 10_000),
+    "gray": (0, 10_000),
+    "gray_factor": (1.0, 1000.0),
+    "batch": (1, 1000),
+    "sizes": (1, 1000),
     "liars": (0, 10_000),
     "refusing": (0, 10_000),
     "retry_ratio": (0.0, 2.0),

@@ -101,10 +101,10 @@ class Simulation:
         self._absences = [0] * len(places)  # restarts in which each is not there
         self.backends = [
             SimulatedBackend(
-                scenario, speed, smoothing, self._heap, self._answers,
-                Random(f"{seed}/backend {i}"),
+                scenario, scenario.speed_of(place), smoothing, self._heap,
+                self._answers, Random(f"{seed}/backend {i}"), scenario.size_of(place),
             )
-            for i, speed in enumerate(self._speeds)
+            for i, place in enumerate(places)
         ]  # fmt: skip
         rng.shuffle(places)
         wrong = round(scenario.wrong_share * scenario.backends)
@@ -137,12 +137,18 @@ class Simulation:
             slowed = rng.sample(range(scenario.backends), scenario.slowed)
             at = scenario.warm_up + scenario.slowed_after
             self._at(at, self._slow, slowed)
+        self._plan_faults(scenario)
+
+    def _plan_faults(self, scenario: Scenario) -> None:
+        """What befalls some, drawn by lot before, or the first."""
         if scenario.zone_lost:
             self._at(scenario.warm_up, self._lose_zone)
         if scenario.silent_from:
             self._at(scenario.silent_from, self._silence)
         if scenario.sinkholes:
             self._at(scenario.warm_up, self._open_sinkholes)
+        if scenario.gray:
+            self._at(scenario.warm_up, self._turn_gray)
 
     def _at(self, at: float, act: Any, given: Any = None) -> None:
         heappush(self._heap, (at, next(self._order), act, given))
@@ -261,6 +267,10 @@ class Simulation:
         for backend in self.backends[: self.scenario.sinkholes]:
             backend.advance(now)
             backend.is_sinkhole = True
+
+    def _turn_gray(self, now: float, _: None) -> None:
+        for i, backend in enumerate(self.backends[: self.scenario.gray]):
+            backend.delay = self.scenario.delay_of(self._speeds[i])
 
     # --- the merge ---------------------------------------------------------------
 

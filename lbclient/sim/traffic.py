@@ -38,7 +38,7 @@ def draw(scenario: Scenario, load: float, seed: int) -> Traffic:
     Costs have draws of their own: they stay the same when the load changes.
     """
     times = array("d")
-    rate = scenario.rate(load)
+    rate = scenario.rate(load) / scenario.batch
     rng = Random(f"{seed}/times")
     end = scenario.warm_up + scenario.window
     now = 0.0
@@ -46,11 +46,11 @@ def draw(scenario: Scenario, load: float, seed: int) -> Traffic:
         now -= log(1.0 - rng.random()) / rate
         if now >= end:
             break
-        times.append(now)
+        times.extend([now] * scenario.batch)
     count = len(times)
     return Traffic(
         times,
-        _clients(scenario, count, seed),
+        _batched(_clients(scenario, count, seed), scenario.batch),
         _costs(scenario, count, Random(f"{seed}/costs")),
         _waits(scenario, count, Random(f"{seed}/waits")),
         _keys(scenario, count, Random(f"{seed}/keys")),
@@ -76,6 +76,13 @@ def _clients(scenario: Scenario, count: int, seed: int) -> "array[int]":
         shares[client] = scenario.hot_traffic / len(hot)
     *upto, _ = accumulate(shares)
     return array("H", (bisect(upto, random()) for _ in range(count)))
+
+
+def _batched(clients: "array[int]", batch: int) -> "array[int]":
+    """All of a batch are the first one's."""
+    if batch == 1:
+        return clients
+    return array("H", (clients[i - i % batch] for i in range(len(clients))))
 
 
 def _costs(scenario: Scenario, count: int, rng: Random) -> "array[float]":

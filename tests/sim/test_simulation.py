@@ -115,6 +115,34 @@ def test_slowed_backends_are_busier() -> None:
     assert max(variation(result, i, seconds=1) for i in range(8)) > 0.2
 
 
+def test_large_machines_have_more_processors() -> None:
+    """In turn, as many requests each: a third of the work of one of three times as
+    many processors. Loads are shares of all of them."""
+    scenario = replace(SMALL, sizes=(1, 3))
+    assert scenario.rate(0.5) == pytest.approx(2.0 * SMALL.rate(0.5))
+    used = sorted(simulate(scenario, "round_robin", load=0.4, seed=1).utilization)
+    assert fmean(used[4:]) / fmean(used[:4]) == pytest.approx(3.0, rel=0.1)
+
+
+def test_a_gray_backend_takes_long_and_no_more_of_its_processors() -> None:
+    gray = replace(SMALL, gray=1, gray_factor=10.0)
+    ill = simulate(gray, "round_robin", load=0.3, seed=1)
+    well = simulate(SMALL, "round_robin", load=0.3, seed=1)
+    assert ill.sinkhole == pytest.approx(1.0, abs=0.05)
+    assert ill.utilization[0] == pytest.approx(well.utilization[0], rel=0.05)
+    assert ill.p99 > 9 * SMALL.cost > well.p50
+    assert ill.p50 == pytest.approx(well.p50, rel=0.25)
+
+
+def test_what_goes_together_with_nothing_is_refused() -> None:
+    with pytest.raises(ConfigError, match="neighbour_cores"):
+        replace(SMALL, sizes=(1, 2), neighbour_cores=(2,))
+    with pytest.raises(ConfigError, match="gray"):
+        replace(SMALL, gray=1, event_loop=True)
+    with pytest.raises(ConfigError, match="gray"):
+        replace(SMALL, gray=SMALL.backends)
+
+
 def test_a_neighbour_takes_from_what_is_there() -> None:
     """Half of the time, 0.6 of the speed: so 0.8 of it is what loads are shares of."""
     scenario = replace(SMALL, neighbour=0.6, neighbour_period=2.0)

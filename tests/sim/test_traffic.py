@@ -37,6 +37,19 @@ def test_the_load_is_a_share_of_all_processors() -> None:
     assert times[-1] < seconds
 
 
+def test_a_batch_comes_at_once_from_one_client() -> None:
+    batches = replace(BASE, batch=20)
+    drawn = draw(batches, 0.5, seed=1)
+    groups: dict[float, set[int]] = {}
+    for at, client in zip(drawn.times, drawn.clients, strict=True):
+        groups.setdefault(at, set()).add(client)
+    assert len(drawn.times) == 20 * len(groups)
+    assert all(len(clients) == 1 for clients in groups.values())
+    expected = batches.rate(0.5) * (batches.warm_up + batches.window)
+    deviation = 20 * sqrt(expected / 20)
+    assert len(drawn.times) == pytest.approx(expected, abs=5 * deviation)
+
+
 @pytest.mark.parametrize("costs", COSTS)
 def test_costs_have_their_mean(costs: str) -> None:
     """To 5 standard errors. The square of a lognormal of sigma 1 is e on average. A

@@ -80,6 +80,7 @@ TAILS_AT = 2, 10  # seconds after backends join
 
 # Shown where the scenario is about it.
 SINKHOLE = Column("sinkhole's share", lambda result: result.sinkhole, ".3f")
+GRAY = Column("gray one's share", lambda result: result.sinkhole, ".3f")
 ATTEMPTS = Column("attempts", lambda result: result.attempts, ".3f")
 AWAY = Column("other zones %", lambda result: 100.0 * result.away, ".1f")
 ZONE_ERROR = Column("zone error", lambda result: result.zone_error, ".3f")
@@ -268,6 +269,8 @@ def columns(scenario: Scenario, rows: list[Row]) -> Iterator[Column]:
         yield ZONE_ERROR
     if scenario.sinkholes:
         yield SINKHOLE
+    elif scenario.gray:
+        yield GRAY
     if scenario.joining:
         yield from (
             tail_at(second) for second in TAILS_AT if second < int(scenario.window)
