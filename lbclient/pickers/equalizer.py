@@ -88,6 +88,34 @@ class Own:
         return True
 
 
+class RoundSums:
+    """What a round found in the weights of all. Owned by an equalizer."""
+
+    __slots__ = ("_all", "_exps", "_from", "_told", "moved", "nodes", "told", "worth")
+
+    def __init__(self, centre: float) -> None:
+        self._from = centre
+        self._all = self._told = self._exps = 0.0  # logs, those of `told`, and weights
+        self.nodes = self.moved = self.told = 0
+        self.worth = 0.0
+
+    def add(self, weight: Weight) -> None:
+        self.moved += 1
+        self._all += weight.log
+        self._exps += exp(weight.log - self._from)
+        if weight.is_told:
+            self.told += 1
+            self._told += weight.log
+
+    def centre_and_mean(self) -> tuple[float, float]:
+        """The mean log of those that report, or of all, and the mean weight from it."""
+        centre = self._told / self.told if self.told else self._all / self.moved
+        return centre, exp(self._from - centre) * self._exps / self.moved
+
+    def __repr__(self) -> str:
+        return f"<sums of {self.moved} weights>"
+
+
 class Equalizer:
     """Keeps a weight for each address, and moves it at each new report.
 
@@ -115,6 +143,7 @@ class Equalizer:
         self._mean = 1.0  # of weights, and of what the resolver says, as of a round ago
         self._mean_worth = 1.0
         self._has_silent = False
+        self._sums = RoundSums(0.0)  # of the round so far, where there are many
 
     def step(
         self, ready: Sequence[Node], now: float, missed: Collection[Load] = ()
@@ -177,26 +206,39 @@ class Equalizer:
         if self._has_silent:
             self._step_silent(part, silent, now)
 
+    def sum_up(self, part: Sequence[Node], *, begins: bool) -> None:
+        """Adds a part of many to what `end_round` needs: else that would take long.
+        `begins`: it is the first one of a round."""
+        if begins:
+            self._sums = RoundSums(self._centre)
+        sums, weights = self._sums, self._weights
+        for node in part:
+            sums.nodes += 1
+            sums.worth += node.endpoint.weight
+            if weight := weights.get(node.endpoint.address):
+                sums.add(weight)
+
     def end_round(self, ready: Sequence[Node], now: float) -> None:
         """All have been looked at: what is common to all weights may be known anew."""
-        self._mean_worth = _mean_worth(ready)
+        sums, self._sums = self._sums, RoundSums(self._centre)
+        if sums.nodes != len(ready):
+            self.sum_up(ready, begins=True)
+            sums, self._sums = self._sums, RoundSums(self._centre)
+        self._mean_worth = sums.worth / len(ready)
         weights = self._weights
-        found = [weights.get(node.endpoint.address) for node in ready]
-        moved = [weight for weight in found if weight]
-        if centre := [weight for weight in moved if weight.is_told] or moved:
-            self._centre = sum([weight.log for weight in centre]) / len(centre)
-            self._mean = self._mean_of(moved)
-        if len(weights) > len(moved):
+        if sums.moved:
+            self._centre, self._mean = sums.centre_and_mean()
+        if len(weights) > sums.moved:
             self._weights = {
                 # Full, or restarting, a backend is not ready and yet has not changed.
                 address: weight
                 for address, weight in weights.items()
                 if now - weight.used_at < self._expiration
             }
-        if self._own:
+        if len(self._own) > len(ready):
             addresses = {node.endpoint.address for node in ready}
             self._own = {a: own for a, own in self._own.items() if a in addresses}
-        self._has_silent = len(centre) < len(moved)
+        self._has_silent = 0 < sums.told < sums.moved
 
     def _mean_of(self, weights: list[Weight]) -> float:
         centre = self._centre

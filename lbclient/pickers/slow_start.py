@@ -57,7 +57,8 @@ class SlowStart:
         self._window = window
         self._present: dict[str, Presence] = {}
         self._looked_at: Sequence[Node] = ()
-        # When each of these became ready, if all ramps were over; it spares most work.
+        # When each of these became ready, if none is in a ramp or was; it spares most
+        # work.
         self._grown: list[float | None] | None = None
 
     def look(self, ready: Sequence[Node], now: float) -> None:
@@ -87,7 +88,10 @@ class SlowStart:
         self._looked_at = ready
         begun = [self._began(node) for node in ready]
         last = max(inf if at is None else at for at in begun)
-        is_over = len(present) == len(ready) and now - last > self._window + LOOKS_BACK
+        first = min(-inf if at is None else at for at in begun)
+        is_level = last - first < MOMENT  # and stays so, or these are others
+        is_over = is_level or now - last > self._window + LOOKS_BACK
+        is_over = is_over and len(present) == len(ready)
         self._grown = [node.load.ready_at for node in ready] if is_over else None
         self._yield(ready, now)
 

@@ -478,6 +478,7 @@ class WeightedLeastLoaded:
         missed = self._look_for_missed(part, now)
         grown = [node for node in nodes if self._newcomers.is_grown(node.load)]
         self._equalizer.step_part(grown, now, missed)
+        self._equalizer.sum_up(nodes, begins=first == 0)
         if self._is_checking:
             self._find_starved(part)
         self._update_costs(len(known), now)

@@ -353,3 +353,24 @@ def test_errors_that_only_we_saw_count_too() -> None:
     control.step(nodes, 10.0)
     failing, sound = control.weights(nodes)
     assert log(sound / failing) == pytest.approx(0.3 * log(1.5 / 0.5))
+
+
+def test_what_parts_sum_up_to_is_what_a_look_at_all_finds() -> None:
+    nodes = fake_nodes(48)
+    by_parts, at_once = equalizer(), equalizer()
+    for second in range(2, 30):
+        for i, node in enumerate(nodes):
+            said = LoadReport(utilization=0.2 + i % 7 / 10, qps=100.0)
+            node.load.observe(said, second + i / 100)
+        for first in range(0, len(nodes), 16):
+            part = nodes[first : first + 16]
+            for control in (by_parts, at_once):
+                for node in part:
+                    control.step_one(node, second + 0.5)
+                control.step_part(part, second + 0.5, set())
+            by_parts.sum_up(part, begins=first == 0)
+        for control in (by_parts, at_once):
+            control.end_round(nodes, second + 0.5)
+    assert at_once.weights_of(nodes) != pytest.approx([1.0] * len(nodes), rel=0.1)
+    assert by_parts.weights_of(nodes) == pytest.approx(at_once.weights_of(nodes))
+    assert fmean(by_parts.weights_of(nodes)) == pytest.approx(1.0)
