@@ -23,6 +23,7 @@ from math import exp, log
 from lbclient.core.counting.median import median
 from lbclient.core.load import Load
 from lbclient.core.protocols import Node
+from lbclient.pickers.objective import Objective, Speed
 
 NONSENSE = 1e6  # no utilization is; the bound keeps what is computed finite
 ENOUGH = 10  # requests of ours tell their mean within a third
@@ -47,7 +48,7 @@ class Weight:
     """The weight of one address, as the control set it. Written by `Equalizer.step`."""
 
     __slots__ = (
-        "difference", "faded_at", "is_told", "log", "reported_at", "used_at",
+        "difference", "faded_at", "is_told", "log", "reported_at", "speed", "used_at",
     )  # fmt: skip
 
     def __init__(self, log: float, now: float) -> None:
@@ -56,6 +57,7 @@ class Weight:
         self.difference: float | None = None  # of the last step, to the others' level
         self.reported_at = -1.0  # of the last report that moved it
         self.used_at = 0.0
+        self.speed = Speed()
         self.is_told = False  # else it is moved by our own requests
 
 
@@ -125,13 +127,19 @@ class Equalizer:
     """
 
     def __init__(
-        self, gain: float, bound: float, blackout: float, expiration: float
+        self,
+        gain: float,
+        bound: float,
+        blackout: float,
+        expiration: float,
+        objective: Objective | None = None,
     ) -> None:
         self._gain = gain
         self._at_once = min(MOST_LEAD * gain, max(LEAD * gain, AT_ONCE))
         self._bound = bound
         self._blackout = blackout
         self._expiration = expiration
+        self._objective = objective
         self._weights: dict[str, Weight] = {}
         self._own: dict[str, Own] = {}
         self._heights: deque[float] = deque(maxlen=LAST)  # logs of utilizations
@@ -162,7 +170,8 @@ class Equalizer:
             utilization = self._utilization(node.load, now)
             if utilization and node.load not in missed:
                 weight = self._weight(node, now)
-                known.append((weight, log(utilization), node.load.reported_at))
+                height = self._height(weight, node.load, utilization)
+                known.append((weight, height, node.load.reported_at))
             elif self._is_settled(node.load, now):
                 silent.append(node)
         if known:
@@ -171,6 +180,8 @@ class Equalizer:
                 if weight.reported_at != reported_at:
                     weight.reported_at = reported_at
                     self._approach(weight, level - height)
+            if self._objective is not None:
+                self._objective.learn(level, now)
             self._fade(ready, exp(level), now)
         if silent:
             self._step_silent(ready, silent, now)
@@ -182,7 +193,7 @@ class Equalizer:
         if not utilization:
             return self.weights_of([node])[0]
         weight = self._weight(node, now)
-        height = log(utilization)
+        height = self._height(weight, node.load, utilization)
         self._heights.append(height)
         weight.reported_at = node.load.reported_at
         if self._level is not None:
@@ -195,6 +206,8 @@ class Equalizer:
         """Moves the weights of some of many: of those that report nothing."""
         if self._heights:
             self._level = median(self._heights)
+            if self._objective is not None:
+                self._objective.learn(self._level, now)
             self._fade(part, exp(self._level), now)
         silent = [
             node
@@ -297,6 +310,14 @@ class Equalizer:
     def _move(self, weight: Weight, by: float) -> None:
         least, most = self._centre - self._bound, self._centre + self._bound
         weight.log = max(least, min(most, weight.log + by))
+
+    def _height(self, weight: Weight, load: Load, utilization: float) -> float:
+        """Log of a utilization, relative to what this backend is to have."""
+        if self._objective is None:
+            return log(utilization)
+        if weight.reported_at != load.reported_at and load.report is not None:
+            weight.speed.observe(load.report)
+        return log(utilization) - self._objective.extra(weight.speed)
 
     def _fade(self, nodes: Sequence[Node], utilization: float, now: float) -> None:
         """Brings weights nearer to where they began, while there is next to nothing to

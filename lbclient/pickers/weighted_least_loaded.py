@@ -58,6 +58,7 @@ from lbclient.core.protocols import N, Node
 from lbclient.pickers.candidate import ABSENT, Candidate
 from lbclient.pickers.equalizer import Equalizer
 from lbclient.pickers.newcomers import Newcomers
+from lbclient.pickers.objective import Objective
 from lbclient.pickers.options import between
 from lbclient.pickers.probe_worth import MOST_WANTED, ProbeWorth
 from lbclient.pickers.ranking import Ranking
@@ -114,6 +115,7 @@ class PickingTuning:
 
 
 TUNING = PickingTuning()
+HEADROOM = 0.15  # of the busiest; at 0.85 equal utilization is all but the best
 PROBE_RATE = 10.0  # a second and client; ours: a client of 200 requests/s adds 5 %
 
 SERVED = Verdict.SERVED  # a member is looked up in Python up to 3.11
@@ -134,7 +136,10 @@ class WeightedLeastLoaded:
     until reports of a ready backend count; 10, as in gRFC A58, cost 4 % errors on a
     cold start. `expiration`: seconds after which a report is ignored, as in A58.
     `update_period`: seconds between two steps. `slow_start`: seconds until a newcomer
-    has its full weight. `probe_rate`: the most probes a second; 0: none.
+    has its full weight. `probe_rate`: the most probes a second; 0: none. `favor_fast`:
+    0 makes utilization equal; above it, to 1, fast machines are busier than slow ones
+    while there is room, which shortens latency; see docs/concepts.md#even-or-fast.
+    `headroom`: no backend is to be busier than 1 - headroom because of that.
     """
 
     __slots__ = (
@@ -192,17 +197,22 @@ class WeightedLeastLoaded:
         update_period: float = 1.0,
         slow_start: float = SLOW_START,
         probe_rate: float = PROBE_RATE,
+        favor_fast: float = 0.0,
+        headroom: float = HEADROOM,
     ) -> None:
         self._rng = rng
         self._slow_start = SlowStart(between("slow_start", slow_start, 0.0, 3600.0))
         self._newcomers = Newcomers(self._slow_start)
         self._probe_worth = ProbeWorth(between("probe_rate", probe_rate, 0.0, 1000.0))
         self.probes: list[Node] = []
+        favor_fast = between("favor_fast", favor_fast, 0.0, 1.0)
+        headroom = between("headroom", headroom, 0.0, 0.9)
         self._equalizer = Equalizer(
             between("gain", gain, 0.0, 2.0),
             between("bound", bound, 0.0, 3.0),
             between("blackout", blackout, 0.0, 3600.0),
             between("expiration", expiration, 0.1, 86400.0),
+            Objective(favor_fast, headroom) if favor_fast else None,
         )
         self._update_period = between("update_period", update_period, 0.1, 3600.0)
         self._built_for: Sequence[Node] = ()
