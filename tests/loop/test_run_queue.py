@@ -100,6 +100,27 @@ async def test_after_long_handlers_all_that_has_arrived_is_counted_first() -> No
     await task.end()
 
 
+async def test_of_a_burst_those_that_come_behind_long_handlers_wait() -> None:
+    """All begin in one turn of the loop: as when a link is whole again."""
+    task = Task()
+    for number in range(20):
+        task.request(number, 5 * LONG)
+    await asyncio.sleep(0)
+    assert task.began == [0]
+    assert len(task.queue) == 19
+    await task.end()
+    assert task.began == list(range(20))
+
+
+async def test_a_burst_of_quick_requests_begins_at_once() -> None:
+    task = Task()
+    for number in range(1000):
+        task.request(number, RUN_QUEUE.long / 10)
+    await asyncio.sleep(0)
+    assert task.began == list(range(1000))
+    await task.end()
+
+
 async def test_nobody_passes_a_queue_that_has_just_been_closed() -> None:
     """By handlers that are just long enough, whose turns leave the next ones alone."""
     task = Task()

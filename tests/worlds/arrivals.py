@@ -150,7 +150,7 @@ def _flood(
     rng: Random, tasks: int, busy: float, settings: dict[str, Any]
 ) -> list[Traffic]:
     """Much more than the capacity, most of it sheddable, by clients of all kinds."""
-    cost = rng.choice((0.03, 0.05, 0.1))
+    cost = rng.choice((0.03, 0.05))
     capacity = tasks / cost
     times = min(rng.choice((2.0, 3.0, 5.0, 10.0)), MOST / busy / capacity)
     timeout = rng.choice((1.0, 2.0))

@@ -44,6 +44,12 @@ SERVER_MUTANTS = [
         "            self._costs.pause()",
     ),
     Mutant(
+        "a burst begins in one turn",
+        "server/overload/run_queue.py",
+        "            if took >= TUNING.slice and took >= TUNING.long * self._begun:",
+        "            if False:",
+    ),
+    Mutant(
         "too late is only what has expired",
         "server/requests/handler.py",
         "        has_waited = waited > WAITS * left",

@@ -25,6 +25,7 @@ WORDS = {refusal.value for refusal in Refusal}
 AGAIN = 4.0  # seconds after a flood, of deadlines of 2 s, until all is served again
 LEAST_GOODPUT = 0.8  # of the capacity, in a flood: refusals take no CPU in a world
 LEAST_CRITICAL = 0.95  # of requests that would fit, in a flood
+MOMENT = 0.05  # seconds: as long as handlers that begin in one turn may have the loop
 WARM = 1.5  # seconds, of a flood, until a server knows it
 
 
@@ -84,6 +85,15 @@ def _refused(world: ServerWorld) -> Iterator[str]:
             yield f"{asked} was refused as {asked.refusal}"
         if len(asked.executed) > 1 or (asked.is_served and not asked.executed):
             yield f"{asked}: executed {asked.executed}"
+
+
+@promise("what has expired is not executed", "overload.md#time-in-the-queue")
+def _expired(world: ServerWorld) -> Iterator[str]:
+    for asked in world.asked:
+        due = asked.at + (asked.traffic.timeout or inf)
+        late = [at for at in asked.executed if at > due + MOMENT]
+        if late:
+            yield f"{asked}: due at {due:.3f}, executed at {late}"
 
 
 @promise("an idle server refuses nobody", "overload.md#what-a-server-keeps")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.worlds import either
 from tests.worlds.either import places
 from tests.worlds.invariants import broken
 from tests.worlds.kept import KEPT
@@ -55,15 +56,15 @@ def test_promises_are_kept(batch: int) -> None:
 
 @pytest.mark.parametrize("name", KEPT)
 def test_what_was_found_is_mended(name: str) -> None:
-    world = World(KEPT[name], traces=True)
-    world.run()
-    assert not broken(world), "\n".join(story(world))
+    world = either.run(KEPT[name], traces=True)
+    assert not either.broken(world), "\n".join(story(world))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KEPT)
 def test_what_was_found_would_be_found_again(name: str) -> None:
-    [mutant] = [one for one in MUTANTS if one.name == name]
+    every = (*MUTANTS, *SERVER_MUTANTS)
+    [mutant] = [one for one in every if one.name == name]
     assert hunt(mutant, 0, 0).startswith("kept | ")
 
 

@@ -231,6 +231,11 @@ class RunQueue:
 
     def enter(self, now: float) -> Turn | None:
         """What a new handler must wait for, or None if it may begin at once."""
+        if not self.is_closed and self._turn_at is not None:
+            took = now - self._turn_at
+            if took >= TUNING.slice and took >= TUNING.long * self._begun:
+                # Many have come at once: those of this turn had the loop for so long.
+                self._look_for_arrivals(now, took)
         if self.is_closed:
             known = current()
             criticality = DEFAULT if known is None else known
