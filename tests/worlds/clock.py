@@ -129,6 +129,7 @@ class Clock:
         self._rng = rng
         self._events: list[tuple[float, int, Timer]] = []
         self._numbers = count()
+        self.instants: list[float] | None = None  # at which something was done
         self._since = 0  # turns at this instant
 
     def wall(self) -> float:
@@ -179,6 +180,8 @@ class Clock:
             return False
         if at > self.now:
             self.now, self._since = at, 0
+            if self.instants is not None:
+                self.instants.append(at)
         self._since += 1
         if self._since > SPIN:
             raise SpinError(f"{self._since} turns at {self.now:.3f} s: {first}")

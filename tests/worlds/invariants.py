@@ -208,6 +208,12 @@ def _sums(world: "World") -> Iterator[str]:
     least = most - (over["cancelled"] if world.plan.intercepts else 0)
     if not least <= counted <= most:
         yield f"{counted} calls counted; they ended {dict(over)}"
+    ended = [seen for seen in calls(world) if seen not in world.live]
+    codes = Counter(seen.code and seen.code.name for seen in ended if seen.code)
+    codes["OK"] = sum(seen.how == "answered" for seen in ended)
+    for code, count in codes.items():
+        if known.calls.get(str(code), 0) < count:
+            yield f"{code} of {count} calls, counted are {dict(known.calls)}"
     by_method = sum(sum(each.values()) for each in known.methods.values())
     if by_method != counted:
         yield f"{counted} calls, {by_method} by method"

@@ -114,6 +114,7 @@ class Plan:
     calls: tuple[CallPlan, ...]
     closes: tuple[float, float | None] | None = None  # when, and with which grace
     intercepts: bool = False  # the channel has interceptors, which pass everything on
+    probes: bool = True  # calls, after all was healed, show that all is well
     udp: bool = False  # servers answer health checks by UDP
 
     def __str__(self) -> str:

@@ -243,7 +243,7 @@ class World:
 
     def _probe(self) -> None:
         """Calls, one after the other, now that all is well."""
-        if self.is_closing or not self.machines_up():
+        if self.is_closing or not (self.plan.probes and self.machines_up()):
             return
         self.note("all is healed")
         start = self.clock.now
