@@ -4,7 +4,7 @@ them, how much CPU time that takes, and what breaks.
 Five kinds of worlds, as what a server promises depends on what is asked of it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
@@ -171,13 +171,16 @@ def _quota(
     limit = rng.choice((0.1, 0.2, 0.3)) * tasks
     cost = rng.choice((0.005, 0.01, 0.02))
     settings["quotas"] = {"greedy": limit, "modest": limit}
-    if rng.random() < 0.3:
-        settings["default_quota"] = 0.5 * tasks
+    names = "greedy", "modest"
+    if rng.random() < 0.4:  # the same, of customers whom nobody has listed
+        settings["quotas"] = {"third": limit}
+        settings["default_quota"] = limit
     settings["cpu_factor"] = 1.0
     rate = min(rng.uniform(2.0, 6.0) * limit / cost, MOST / busy)
-    modest = Traffic(0.0, busy, 0.4 * limit / cost, cost, 5.0, customer="modest")
-    greedy = Traffic(0.0, busy, rate, cost, 5.0, customer="greedy")
-    return [greedy, modest, _after(rng, tasks, busy)]
+    greedy = Traffic(0.0, busy, rate, cost, 5.0, customer=names[0])
+    modest = Traffic(0.0, busy, 0.4 * limit / cost, cost, 5.0, customer=names[1])
+    after = replace(_after(rng, tasks, busy), customer="third")
+    return [greedy, modest, replace(after, rate=0.4 * limit / after.cost)]
 
 
 def _restarts(rng: Random, tasks: int, busy: float) -> tuple[Fault, ...]:
@@ -204,7 +207,8 @@ def _faults(rng: Random, kind: str, tasks: int, busy: float) -> tuple[Fault, ...
     if not known:
         return ()
     faults = []
-    for _ in range(rng.choice((1, 1, 2, 3))):
+    least = 0 if kind == QUOTA else 1
+    for _ in range(rng.choice((least, 1, 2, 3))):
         name = rng.choice(list(known))
         at = rng.uniform(0.0, busy - 1.0)
         task = rng.randrange(tasks) if name in TASK_FAULTS else -1

@@ -130,17 +130,16 @@ class Caller:
 
     async def _ask(self, seen: Seen, call: Any) -> None:
         """Asks how the call ends, and whether it is true that it is done."""
-        for _ in range(2):
-            is_done, end = call.done(), self.world.client.create_task(call.code())
-            await asyncio.sleep(0.005)
-            if is_done and not end.done():
-                self.world.broken.append(
-                    ("every call ends", f"{seen}: it is done, and has no status")
-                )
-            if end.done():
-                break
-            end.cancel()
-        await call.code()
+        await asyncio.sleep(0.005)
+        if call.done():
+            end = self.world.client.create_task(call.code())
+            await asyncio.sleep(0.001)
+            if not end.done():
+                words = f"{seen}: it is done, and has no status"
+                self.world.broken.append(("every call ends", words))
+            await end
+        else:
+            await call.code()
 
     def _done(self, seen: Seen) -> None:
         if seen.done_at is None:

@@ -42,8 +42,10 @@ def request_of(call: CallPlan) -> bytes:
     return " ".join(map(str, (*said, ""))).encode().ljust(call.size, b".")
 
 
-def garbled(rng: Random, data: bytes) -> bytes:
+def garbled(rng: Random, data: bytes, kind_of: Any) -> bytes:
     """Another report than was meant: rubbish, a part of it, or a lie."""
+    # The fields of a map have no order of their own.
+    data = kind_of.FromString(data).SerializeToString(deterministic=True)
     kind = rng.randrange(4)
     if kind == 0:
         return rng.randbytes(rng.choice((0, 3, 40)))

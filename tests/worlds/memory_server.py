@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import grpc
 from grpc._cython import cygrpc
 
+from lbclient.v1.health_pb2 import HealthReport
+from lbclient.v1.load_pb2 import LoadReport
 from lbclient.wire import LOAD_KEY, WATCH_METHOD
 from tests.worlds.client_core import CANCELLED
 from tests.worlds.clock import ProcessLoop
@@ -70,7 +72,7 @@ class Request:
         garbles = self.stream.core.host.garbles
         if garbles is not None:
             trailers = tuple(
-                (key, garbles(value) if key == LOAD_KEY else value)
+                (key, garbles(value, LoadReport) if key == LOAD_KEY else value)
                 for key, value in trailers
             )
         await self.stream.finish((code, details, _visible(trailers)))
@@ -113,7 +115,7 @@ class MemoryContext(grpc.aio.ServicerContext[Any, Any]):
         request.begin_response()
         garbles = request.stream.core.host.garbles
         if garbles is not None and request.stream.method == WATCH_METHOD:
-            raw = garbles(raw)
+            raw = garbles(raw, HealthReport)
         await request.stream.send(raw)
 
     async def send_initial_metadata(self, metadata: Any) -> None:

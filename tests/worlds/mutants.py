@@ -239,6 +239,19 @@ MUTANTS = [
         'return self.connection.enter(State.READY, f"silent for {silent:.1f} s")',
     ),
     Mutant(
+        "connections are tried again without a pause",
+        "grpc_seam/channels.py",
+        '"grpc.max_reconnect_backoff_ms": round(max_backoff * 1000)',
+        '"grpc.max_reconnect_backoff_ms": 20',
+    ),
+    Mutant(
+        "the first answer of a stream is lost",
+        "client/calls/streams.py",
+        "self._call._begin_reading()\n                    return",
+        "self._call._begin_reading()\n"
+        "                        continue\n                    return",
+    ),
+    Mutant(
         "the connection of a LOOK is not closed",
         "client/health/ordered_checks.py",
         "            step(channel.close())",

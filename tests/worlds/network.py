@@ -47,7 +47,7 @@ class Host:
     def __init__(self, address: str, link: Link) -> None:
         self.address = address
         self.link = link
-        self.garbles: Callable[[bytes], bytes] | None = None  # reports, for now
+        self.garbles: Callable[[bytes, Any], bytes] | None = None  # reports, for now
         self.is_gone = False  # switched off: nothing answers, not even its kernel
         self.listener: ServerCore | None = None
         self.cores: list[ServerCore] = []  # of all processes, ever

@@ -96,8 +96,9 @@ SERVER_MUTANTS = [
     Mutant(
         "GOAWAY is sent at once",
         "server/lame_duck.py",
-        "        return only_non_watchers_call and self._agree()",
-        "        return True",
+        "            await asyncio.sleep(POLL_INTERVAL)\n"
+        "        await self._wait_for_few_unseen()\n",
+        "            break\n",
     ),
     Mutant(
         "a drain waits for ever",

@@ -105,7 +105,8 @@ class Store:
         told = await self._inner.exchange(task, usage)
         if self.fault == "store lies":
             lie = self._rng.choice((nan, -1.0, float("inf")))
-            return FleetUsage(self._rng.choice((0, -1)), {"greedy": lie}, {"": lie})
+            lies = {"greedy": lie, "modest": lie}
+            return FleetUsage(self._rng.choice((0, -1, 3)), lies, lies)
         return told
 
 

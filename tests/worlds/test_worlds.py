@@ -17,7 +17,7 @@ from tests.worlds.either import places
 from tests.worlds.invariants import broken
 from tests.worlds.kept import KEPT
 from tests.worlds.mutants import MUTANTS, hunt
-from tests.worlds.plan import plan_of
+from tests.worlds.plan import CallPlan, Fault, Plan, ServerPlan, plan_of
 from tests.worlds.server_mutants import SERVER_MUTANTS
 from tests.worlds.shrinking import Shrinking
 from tests.worlds.story import story
@@ -120,6 +120,19 @@ def test_a_broken_promise_shrinks(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = "\n".join(story(world))
     assert "BROKEN: none is answered" in lines
     assert f"begins: {small.calls[0]}" in lines
+
+
+def test_calls_to_who_does_not_answer_would_be_noticed() -> None:
+    """No planted fault breaks this promise, which much defends: so its check is asked
+    of calls that were never made."""
+    servers = tuple(ServerPlan(f"10.0.0.{n}:50051", "lbclient") for n in (1, 2))
+    fault = Fault(2.0, "freeze", 0, 30.0)
+    calls = (CallPlan(1, 1.0, "/world.World/Get", 5.0, 0.0),)
+    world = World(Plan(1, 5.0, 0.001, (), servers, (fault,), calls, probes=False))
+    world.run()
+    assert not broken(world)
+    world.sent[servers[0].address] = [20.0, 21.0, 22.0, 23.0]
+    assert [name for name, _ in broken(world)] == ["who does not answer gets few calls"]
 
 
 def test_the_page_lists_the_promises() -> None:
