@@ -26,6 +26,7 @@ AGAIN = 4.0  # seconds after a flood, of deadlines of 2 s, until all is served a
 LEAST_GOODPUT = 0.8  # of the capacity, in a flood: refusals take no CPU in a world
 LEAST_CRITICAL = 0.95  # of requests that would fit, in a flood
 MOMENT = 0.05  # seconds: as long as handlers that begin in one turn may have the loop
+SMOOTHING = 2.0  # seconds, of reports
 WARM = 1.5  # seconds, of a flood, until a server knows it
 
 
@@ -284,10 +285,15 @@ def _reports(world: ServerWorld) -> Iterator[str]:
     if world.plan.kind != CALM:
         return
     begins, ends = world.began_at + 4.0, quiet_from(world)
-    wanted = (
-        sum(one.rate * one.cost for one in world.plan.traffic if one.begins == 0.0)
-        / world.plan.tasks
+    # As smoothed as reports are: what was used some time before counts, too.
+    since = begins - SMOOTHING
+    used = sum(
+        asked.traffic.cost
+        for asked in world.asked
+        for at in asked.executed
+        if since < at < ends
     )
+    wanted = used / (ends - since) / world.plan.tasks
     told = [
         wire.from_message(report.load).utilization
         for at, _, report in world.reports
