@@ -247,8 +247,8 @@ MUTANTS = [
     Mutant(
         "the first answer of a stream is lost",
         "client/calls/streams.py",
-        "self._call._begin_reading()\n                    return",
-        "self._call._begin_reading()\n"
+        "self._call._begin_reading(message)\n                    return",
+        "self._call._begin_reading(message)\n"
         "                        continue\n                    return",
     ),
     Mutant(
