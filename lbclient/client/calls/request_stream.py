@@ -23,8 +23,8 @@ class Requests:
         self._iterator: Any = None
         self._attempts = 0
         self._kept: list[Any] = []
-        self._is_free = asyncio.Event()  # nobody is taking the next one
-        self._is_free.set()
+        self._is_taken = False  # somebody is taking the next one
+        self._free: asyncio.Event | None = None  # made by the first who waits for that
         self.are_repeatable = True
 
     def in_context(self, start: Callable[[], Any]) -> Any:
@@ -75,21 +75,25 @@ class Requests:
             yield request
 
     async def _asynchronously(self, attempt: int) -> AsyncIterator[Any]:
-        given = 0
+        given, kept = 0, self._kept
         while True:
-            if given < len(self._kept):
-                request = self._kept[given]
-            elif not self._is_free.is_set():  # by an attempt that is over: it keeps it
-                await self._is_free.wait()
+            if given < len(kept):
+                request = kept[given]
+            elif self._is_taken:  # by an attempt that is over: it keeps it
+                self._free = self._free or asyncio.Event()
+                await self._free.wait()
                 continue
             else:
-                self._is_free.clear()
+                self._is_taken = True
                 try:
-                    request = await anext(self._iterator)
+                    request = await self._iterator.__anext__()
                     self._keep(request, attempt)
                 except StopAsyncIteration:
                     return
                 finally:
-                    self._is_free.set()
+                    self._is_taken = False
+                    if self._free is not None:
+                        self._free.set()
+                        self._free = None
             given += 1
             yield request

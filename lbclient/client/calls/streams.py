@@ -16,7 +16,6 @@ from lbclient.client.calls.wrapped import Call, UnaryResponse
 from lbclient.grpc_seam import (
     Writable,
     awaits_writes,
-    cancellations,
     is_interrupted,
 )
 
@@ -96,31 +95,33 @@ class _Responses:
         return self
 
     async def __anext__(self) -> Any:  # noqa: C901  # the hot path, written out
+        call = self._call
         while True:
             if self._iterator is None:
-                self._inner = await self._call._started()
+                self._inner = await call._started()
                 self._iterator = self._inner.__aiter__()
-            before = cancellations()
+            task = asyncio.current_task()  # `cancellations`, as in `direct`
+            before = 0 if task is None else task.cancelling()
             try:
                 message = await self._iterator.__anext__()
-                if self._call._inner in (self._inner, None):
-                    if not self._call._has_read:
-                        self._call._begin_reading(message)
+                if (inner := call._inner) is self._inner or inner is None:
+                    if not call._has_read:
+                        call._begin_reading(message)
                     return message
                 self._iterator = None  # the hedge has answered, an instant before
             except StopAsyncIteration:
-                if self._call._inner in (self._inner, None):
+                if call._inner in (self._inner, None):
                     raise
                 self._iterator = None
             except asyncio.CancelledError:
-                if not await self._call._was_given_up(self._inner, before):
-                    self._call.cancel()  # what grpc.aio has not begun, it leaves alone
+                if not await call._was_given_up(self._inner, before):
+                    call.cancel()  # what grpc.aio has not begun, it leaves alone
                     raise
                 self._iterator = None
             except Exception as error:
-                if not await self._call._goes_on(self._inner, error):
-                    self._call._release(error)
-                    self._call._raise(error)
+                if not await call._goes_on(self._inner, error):
+                    call._release(error)
+                    call._raise(error)
                 self._iterator = None
 
 
