@@ -112,6 +112,12 @@ BENCHMARKS = (
         "policies, outlier detection, haproxy, nginx.",
     ),
     Listed(
+        section=BALANCE, name="scale_up", module="scale_up", short=QUICK,
+        needs=("unshare", "ip"),
+        shows="A fleet that is doubled behind DNS: seconds until new backends have "
+        "their share.",
+    ),
+    Listed(
         section=BALANCE, name="real_and_simulated", module="real_and_simulated",
         short=None,
         shows="One scenario as processes and in the simulator.",

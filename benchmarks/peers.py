@@ -7,8 +7,9 @@ Each contender has a fleet to itself, all at the same time, with the same reques
 process of eight servers of lbclient, every second one 2.5 times as fast, on emulated
 processors; and two client processes, of which one sends four times as much. Load is
 open, half of the fleet's capacity. Contenders are channels of lbclient and of grpc.aio
-with its native policies, with outlier detection, and through haproxy and nginx as they
-distribute connections by default, where these are installed.
+with its native policies, with outlier detection, with gRPC's own retries, also of the
+sinkhole's errors, and through haproxy and nginx as they distribute connections by
+default, where these are installed.
 
     diverse     nothing happens
     heavy tail  one request of a hundred costs 100 to 1,000 times as much
@@ -73,6 +74,17 @@ POLICIES: dict[str, dict[str, Any]] = {
             "failurePercentageEjection": {"requestVolume": 5, "minimumHosts": 3},
             "childPolicy": [WEIGHTED],
         }
+    },
+    "retryPolicy": WEIGHTED,
+}
+RETRIES = {
+    "name": [{}],
+    "retryPolicy": {
+        "maxAttempts": 4,
+        "initialBackoff": "0.01s",
+        "maxBackoff": "0.1s",
+        "backoffMultiplier": 2,
+        "retryableStatusCodes": ["UNAVAILABLE", "INTERNAL"],
     },
 }
 FRONTS = ("haproxy", "nginx")
@@ -149,8 +161,11 @@ def channel_of(kind: str, target: str) -> grpc.aio.Channel:
     if kind == OURS:
         return lbclient.insecure_channel(target)
     policy = POLICIES.get(kind, {"pick_first": {}})
+    config: dict[str, Any] = {"loadBalancingConfig": [policy]}
+    if kind == "retryPolicy":
+        config["methodConfig"] = [RETRIES]
     options = [
-        ("grpc.service_config", json.dumps({"loadBalancingConfig": [policy]})),
+        ("grpc.service_config", json.dumps(config)),
         ("grpc.enable_http_proxy", 0),
     ]
     return grpc.aio.insecure_channel(target, options)
