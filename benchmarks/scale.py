@@ -8,6 +8,10 @@ lbclient's rule and others: connections of the busiest backend over the mean; th
 that clients open when 1 % more backends come, over the least that leaves all even; and
 the CPU to choose a subset, for each client.
 
+*Health*: reports that a backend sends a second where clients are as many as backends,
+by the calls a second of each client, over an hour. They do not depend on how many
+clients and backends there are.
+
 *Calls*: up to 1,000 clients with 1,000 backends of two speeds, load 0.7, by the rule
 `rocksteadier`: utilization of the busiest backend over the mean, and p99. Pickers have
 the same requests. What does not grow with the fleet is 1 from size to size.
@@ -17,11 +21,14 @@ import gc
 import sys
 from dataclasses import dataclass, replace
 from functools import partial
+from random import Random
 from time import process_time
 from typing import Any
 
 from benchmarks.harness.measured import Measured
 from benchmarks.harness.options import conclude, parser_of
+from lbclient.config import ChannelConfig
+from lbclient.core.backends.demand import Attention
 from lbclient.core.protocols import PickerFactory
 from lbclient.pickers import WeightedRoundRobin, picker_factory
 from lbclient.sim import Scenario
@@ -43,6 +50,9 @@ PICKERS: dict[str, PickerFactory] = {
 }
 CALLING, QUICK_CALLING = (10, 100, 1_000), (100, 1_000)
 LOAD, SEED = 0.7, 1
+INTERVAL = ChannelConfig().health_interval
+CALL_RATES = (0.001, 0.1, 1.0, 10.0, 1_000.0)  # a second
+WATCHED = 3_600  # seconds
 FIELD = Scenario(
     subset=OURS,
     subset_size=SIZE,
@@ -79,6 +89,19 @@ def connections(rule: str, fleet: int) -> Connections:
     )
 
 
+def reports(rate: float) -> float:
+    """Health reports a second of one backend, whose clients make so many calls each."""
+    attention, chance = Attention(INTERVAL / 2, 0.0), Random(SEED)
+    started, next_at, count = 0, 0.0, 0.0
+    for second in range(WATCHED):
+        while next_at <= second:
+            started += 1
+            next_at += chance.expovariate(rate / SIZE)
+        attention.observe(started, 0, second)
+        count += 1.0 / attention.every
+    return SIZE * count / WATCHED  # as many clients have it in their subsets
+
+
 @dataclass(frozen=True, slots=True)
 class Calls:
     picker: str
@@ -100,12 +123,17 @@ def calls(picker: str, fleet: int, field: Scenario) -> Calls:
 
 
 def exact(name: str, value: float, **more: Any) -> Measured:
-    """A ratio that is the same in every run."""
+    """A figure that is the same in every run."""
     return Measured(name=name, value=value, spread=(value, value), **more)
 
 
 def told(seen: list[Connections], played: list[Calls]) -> list[Measured]:
-    said = []
+    said = [
+        exact(
+            f"{rate:g} calls/s of each client: reports of a backend", count, unit="/s"
+        )
+        for rate, count in ((rate, reports(rate)) for rate in CALL_RATES)
+    ]
     for one in seen:
         name = f"{one.fleet:,} x {one.fleet:,}, {one.rule}"
         said += [
