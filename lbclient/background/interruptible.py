@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from lbclient.background.tasks import leaving_no_trace
+from lbclient.background.tasks import leaving_no_trace, until_one_ends
 
 
 class Interruptible:
@@ -51,7 +51,7 @@ class Interruptible:
 
 async def _until_ended(job: asyncio.Task[None]) -> None:
     try:
-        await asyncio.wait((job,))
+        await until_one_ends(job)
     finally:
         if not job.done():
             job.cancel()

@@ -15,6 +15,7 @@ from typing import Any
 
 import grpc
 
+from lbclient.background.flag import Flag
 from lbclient.background.interruptible import Interruptible
 from lbclient.background.readers import readers_of
 from lbclient.client.backend_context import BackendContext
@@ -78,7 +79,7 @@ class Backend:
         self.permit = StreamPermit()
         self._context = context
         self._observe = observe
-        self._is_kept = asyncio.Event()  # not draining
+        self._is_kept = Flag()  # not draining
         self._is_kept.set()
         self._job = Interruptible()
         driver = self._driver = Driver(

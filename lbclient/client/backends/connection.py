@@ -7,7 +7,8 @@ from contextlib import suppress
 import grpc
 
 from lbclient import wire
-from lbclient.background.tasks import leaving_no_trace
+from lbclient.background.flag import Flag
+from lbclient.background.tasks import leaving_no_trace, until_one_ends
 from lbclient.client.backend_context import BackendContext
 from lbclient.client.driver import Driver
 from lbclient.client.health.check import reason_of
@@ -36,7 +37,7 @@ class Connection:
         driver: Driver,
         watch: PacedWatch,
         checks: OrderedChecks,
-        is_kept: asyncio.Event,
+        is_kept: Flag,
         calls: Callable[[], int],
     ) -> None:
         """`calls` tells how many are on it, as far as that is known."""
@@ -62,9 +63,10 @@ class Connection:
             leaving_no_trace(self._look_beside()),
         )
         try:
-            ended, _ = await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
-            for job in ended:
-                job.result()  # raises what made it end
+            await until_one_ends(*jobs)
+            for job in jobs:
+                if job.done():
+                    job.result()  # raises what made it end
             said_goaway = await self._outlives(streams)
         finally:
             self._watch.end()

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from math import inf
 
+from lbclient.background.flag import Flag
 from lbclient.client.health.connection_health import ConnectionHealth
 from lbclient.client.health.streams import Streams
 from lbclient.core.backends.doubt import RAREST_CHECK
@@ -31,7 +32,7 @@ class CheckTurns:
         self._health = health
         self._streams = streams
         self._traffic = traffic
-        self._is_due = asyncio.Event()
+        self._is_due = Flag()
         # Calls that wait at a server of ours, as `look` saw them last.
         self._answered = self._stalled = 0
         self._stalled_at = -inf

@@ -4,11 +4,11 @@ A state is told on to whoever watches, which may not believe it: where an addres
 several tasks, one of them says little of the others.
 """
 
-import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
 from lbclient import wire
+from lbclient.background.flag import Flag
 from lbclient.client.health.check import NoState, serving_reason, serving_state
 from lbclient.client.health.refused_services import CHECKS, Refusals
 from lbclient.client.health.streams import TaskNotServing
@@ -62,7 +62,7 @@ class ConnectionHealth:
         self.workers: ToldWorkers | None = None
         self.task_id = 0
         self.floor = 0.0
-        self.has_load = asyncio.Event()
+        self.has_load = Flag()
         self._tell = tell
         self._is_shared = is_shared
         self._refusals = refusals

@@ -10,6 +10,7 @@ from contextlib import suppress
 
 import grpc
 
+from lbclient.background.flag import Flag
 from lbclient.client.driver import Driver
 from lbclient.client.health.check import Unanswered, check
 from lbclient.client.health.streams import LAST_WORDS
@@ -55,8 +56,8 @@ class OrderedChecks:
         self._clock = clock
         self._dial_beside = dial_beside
         self._has_others = has_others
-        self._is_asked = asyncio.Event()
-        self._is_to_look = asyncio.Event()
+        self._is_asked = Flag()
+        self._is_to_look = Flag()
 
     def order(self, order: Order) -> None:
         """Orders a CHECK or a LOOK."""

@@ -8,10 +8,9 @@ meanwhile. That is no silence: it owes no reports.
 
 import asyncio
 import logging
-from asyncio import FIRST_COMPLETED
 
 from lbclient import wire
-from lbclient.background.tasks import leaving_no_trace
+from lbclient.background.tasks import leaving_no_trace, until_one_ends
 from lbclient.client.health.check_turns import CheckTurns
 from lbclient.client.health.connection_health import ConnectionHealth
 from lbclient.client.health.stream_checks import StreamChecks
@@ -66,7 +65,7 @@ class OwnStream:
         stream = leaving_no_trace(self._read(interval))
         checks = leaving_no_trace(self._check_beside(stream, pause))
         try:
-            await asyncio.wait((stream, checks), return_when=FIRST_COMPLETED)
+            await until_one_ends(stream, checks)
             if self._checks.has_ended_streams or checks.done():
                 await checks  # which has ended the stream, and may still be asking
             else:

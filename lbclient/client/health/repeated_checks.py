@@ -9,6 +9,7 @@ from asyncio import FIRST_COMPLETED
 
 import grpc
 
+from lbclient.background.flag import Flag
 from lbclient.client.health.check import NoState
 from lbclient.client.health.check_turns import CheckTurns, loop_time
 from lbclient.client.health.connection_health import ConnectionHealth
@@ -91,7 +92,7 @@ class RepeatedChecks:
                 if checks.has_ended_streams:
                     break
                 if _has_none(answer) and all(s.done() for s in streams):
-                    await asyncio.Event().wait()  # there is nobody to ask
+                    await Flag().wait()  # there is nobody to ask
                 refusals = refusals + 1 if _is_refused(answer) else 0
                 await self._wait_after(is_believed, refusals, pause)
                 answer = await checks.ask_beside(streams, pause)
@@ -121,5 +122,5 @@ def _is_refused(answer: Health | NoState) -> bool:
     return isinstance(answer, NoState) and answer.is_offered
 
 
-async def _wait_for(event: asyncio.Event) -> None:
+async def _wait_for(event: Flag) -> None:
     await event.wait()

@@ -11,6 +11,7 @@ from math import inf
 import grpc
 
 from lbclient import wire
+from lbclient.background.flag import Flag
 from lbclient.background.tasks import is_cancelled
 from lbclient.client.health.check import PASSING
 from lbclient.client.health.refused_services import (
@@ -58,7 +59,7 @@ class Streams:
         self.begun = 0
         self.open = 0
         self.spoke_at = -inf  # by the loop's time
-        self.is_broken = asyncio.Event()
+        self.is_broken = Flag()
         self.is_broken.set()
         self._channel = channel
         self._refusals = refusals
