@@ -51,7 +51,7 @@ SECONDS, QUICK = 30.0, 6.0
 UPDATES, SCRAPES = 5, 10
 SHARE = 100  # one endpoint of so many is replaced by an update
 IDLE, IDLE_SECONDS, QUICK_IDLE = 1_000, 30.0, 8.0
-SETTLES = 25.0  # seconds; reports that no call has paid for come for 16 s
+SETTLES = 40.0  # seconds; health reports and looks get rarer for so long
 
 
 class Told:
