@@ -366,15 +366,14 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
         if compression is not None:
             metadata = with_compression(metadata, compression)
         observed = None
-        make, arguments = inner.direct
+        make, arguments, measured = inner.direct
         if (observer := balancer.observers.current) is not None and backend is not None:
             observed = observer.begin((self.kind, self.path), now)
             address = backend.endpoint.address
             metadata = observed.attempt_begins(address, 1, 0.0, now, metadata)
             if observed.measures:
-                arguments = self.inner_methods.measured_directly(
-                    arguments, observed, len(message)
-                )
+                arguments = measured
+                observed.request_sent(len(message), self.inner_methods.awaited)
         return make(
             balancer,
             new_attempt(

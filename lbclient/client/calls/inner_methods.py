@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import grpc
 
-from lbclient.client.observers import Codec, ObservedCall, expecting, measuring
+from lbclient.client.observers import ObservedCall, expecting, measuring
 from lbclient.grpc_seam import active_calls, call_arguments, with_codecs
 
 CLOSED = grpc.ChannelConnectivity.SHUTDOWN
@@ -15,13 +15,13 @@ class InnerMethod(NamedTuple):
     """What a call on one channel is made by.
 
     `siblings` are the calls that the channel ends when it closes. `direct` is for a
-    direct call: its class, and what grpc.aio's call takes of `method`. None: the call
-    is made by `method`, and wrapped.
+    direct call: its class, and what grpc.aio's call takes of `method`, also for a call
+    that is measured. None: the call is made by `method`, and wrapped.
     """
 
     method: Any
     siblings: Any
-    direct: tuple[Any, tuple[Any, ...]] | None
+    direct: tuple[Any, tuple[Any, ...], tuple[Any, ...]] | None
 
 
 class InnerMethods(dict[grpc.aio.Channel, InnerMethod]):
@@ -31,7 +31,7 @@ class InnerMethods(dict[grpc.aio.Channel, InnerMethod]):
     A dict, as the lookup is on the way of every call and then takes no frame. Owned by
     a stub's method, which it does not know: a circle of the two would keep the channel
     until a garbage collection. `is_wrapped`: its calls always use
-    the wrapper.
+    the wrapper. `awaited` are direct calls that are over and measure their response.
     """
 
     is_wrapped = False
@@ -50,7 +50,7 @@ class InnerMethods(dict[grpc.aio.Channel, InnerMethod]):
         self._request_serializer = request_serializer
         self._response_deserializer = response_deserializer
         self._registered = registered
-        self._expecting: tuple[Codec, list[ObservedCall]] | None = None
+        self._decode, self.awaited = expecting(response_deserializer)
 
     def __missing__(self, channel: grpc.aio.Channel) -> InnerMethod:
         method = self._made(
@@ -67,16 +67,6 @@ class InnerMethods(dict[grpc.aio.Channel, InnerMethod]):
         codecs = self._request_serializer, self._response_deserializer
         return self._made(channel, *measuring(call, *codecs))
 
-    def measured_directly(
-        self, arguments: tuple[Any, ...], call: ObservedCall, size: int
-    ) -> tuple[Any, ...]:
-        """The arguments for a direct call with a request of that size."""
-        if self._expecting is None:
-            self._expecting = expecting(self._response_deserializer)
-        decode, awaited = self._expecting
-        call.request_sent(size, awaited)
-        return with_codecs(arguments, (None, decode))
-
     def _made(
         self, channel: grpc.aio.Channel, serializer: Any, deserializer: Any
     ) -> Any:
@@ -89,7 +79,7 @@ class InnerMethods(dict[grpc.aio.Channel, InnerMethod]):
 
     def _direct(
         self, method: Any, channel: grpc.aio.Channel
-    ) -> tuple[Any, tuple[Any, ...]] | None:
+    ) -> tuple[Any, tuple[Any, ...], tuple[Any, ...]] | None:
         if self._kind != "unary_unary" or self.is_wrapped:
             return None
         arguments = call_arguments(method, channel)
@@ -98,4 +88,4 @@ class InnerMethods(dict[grpc.aio.Channel, InnerMethod]):
         # Not at the top: it wants names of grpcio's that are known to be there now.
         from lbclient.client.calls.direct import DirectCall
 
-        return DirectCall, arguments
+        return DirectCall, arguments, with_codecs(arguments, (None, self._decode))
