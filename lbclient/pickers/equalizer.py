@@ -185,6 +185,7 @@ class Equalizer:
             self._fade(ready, exp(level), now)
         if silent:
             self._step_silent(ready, silent, now)
+        self._sums = RoundSums(self._centre)  # of many, if they were, until now
         self.end_round(ready, now)
 
     def step_one(self, node: Node, now: float) -> float:
@@ -316,7 +317,7 @@ class Equalizer:
         if self._objective is None:
             return log(utilization)
         if weight.reported_at != load.reported_at and load.report is not None:
-            weight.speed.observe(load.report)
+            weight.speed.observe(load.report, load.utilization())
         return log(utilization) - self._objective.extra(weight.speed)
 
     def _fade(self, nodes: Sequence[Node], utilization: float, now: float) -> None:
@@ -371,7 +372,9 @@ class Equalizer:
             or now - load.reported_at >= self._expiration
         ):
             return 0.0
-        failing = min(1.0, report.eps / max(report.qps, LEAST_RATE))
+        failing = 0.0
+        if report.qps > 0.0:  # else nobody knows of how many
+            failing = min(1.0, report.eps / max(report.qps, LEAST_RATE))
         return utilization + max(failing, load.failure_ratio(now))
 
     def __repr__(self) -> str:

@@ -54,14 +54,12 @@ class Speed:
         self.count = 0
         self.log: float | None = None  # requests a second, for its whole utilization
 
-    def observe(self, report: LoadReport) -> None:
+    def observe(self, report: LoadReport, utilization: float) -> None:
+        """`utilization` is the one that weights go by."""
         served = report.qps - report.eps
-        if (
-            report.utilization < TUNING.least_utilization
-            or served < TUNING.least_served
-        ):
+        if utilization < TUNING.least_utilization or served < TUNING.least_served:
             return
-        told = log(served / report.utilization)
+        told = log(served / utilization)
         self.count += 1
         if self.log is None:
             self.log = told

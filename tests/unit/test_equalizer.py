@@ -374,3 +374,26 @@ def test_what_parts_sum_up_to_is_what_a_look_at_all_finds() -> None:
     assert at_once.weights_of(nodes) != pytest.approx([1.0] * len(nodes), rel=0.1)
     assert by_parts.weights_of(nodes) == pytest.approx(at_once.weights_of(nodes))
     assert fmean(by_parts.weights_of(nodes)) == pytest.approx(1.0)
+
+
+def test_errors_of_unknown_many_requests_are_no_failures() -> None:
+    """Reporters of other languages may tell `eps` alone."""
+    nodes, control = fake_nodes(2), equalizer()
+    for node, eps in zip(nodes, (0.5, 0.0), strict=True):
+        node.load.observe(LoadReport(utilization=0.3, qps=0.0, eps=eps), 10.0)
+    control.step(nodes, 10.0)
+    assert control.weights(nodes) == pytest.approx([1.0, 1.0])
+
+
+def test_sums_of_many_do_not_count_once_there_are_few() -> None:
+    """Half of a round was summed up when as many others were left."""
+    nodes = [FakeNode(Endpoint(f"h{n}:1", 100.0 if n < 2 else 1.0)) for n in range(4)]
+    gone, left, control = nodes[:2], nodes[2:], equalizer(blackout=0.0)
+    for node in nodes:
+        node.load.ready_at = 0.0
+        node.load.observe(LoadReport(utilization=0.5, qps=10.0), 20.0)
+        control.step_one(node, 20.0)
+    control.end_round(nodes, 20.0)
+    control.sum_up(gone, begins=True)
+    control.step(left, 21.0)
+    assert control.weights_of([FakeNode(Endpoint("new:1"))]) == [1.0]

@@ -6,6 +6,7 @@ from random import Random
 import pytest
 
 from lbclient.core.errors import ConfigError
+from lbclient.core.load import Load
 from lbclient.core.model import LoadReport
 from lbclient.pickers.equalizer import Equalizer
 from lbclient.pickers.objective import Objective, Speed
@@ -91,16 +92,34 @@ def test_a_liar_draws_no_more_than_the_bound_allows() -> None:
 
 def test_a_speed_is_what_is_served_for_the_utilization() -> None:
     speed = Speed()
-    speed.observe(LoadReport(utilization=0.5, qps=60.0, eps=10.0))
+    speed.observe(LoadReport(utilization=0.1, qps=60.0, eps=10.0), 0.5)
     assert speed.log is not None
     assert exp(speed.log) == pytest.approx(100.0)
+
+
+def test_speeds_go_by_the_utilization_that_weights_go_by() -> None:
+    """Here a named metric: processors do not matter, and all are alike by it."""
+    nodes, control = (
+        fake_nodes(4),
+        Equalizer(0.3, 1.0, 0.0, 180.0, Objective(1.0, 0.15)),
+    )
+    for node in nodes:
+        node.load = Load(lambda report: report.metrics["kv"])
+        node.load.ready_at = 0.0
+    for second in range(1, 60):
+        for number, node in enumerate(nodes):
+            cpu = 0.1 if number < 2 else 0.4
+            told = LoadReport(cpu, qps=20.0, metrics={"kv": 0.5})
+            node.load.observe(told, float(second))
+        control.step(nodes, float(second))
+    assert control.weights(nodes) == pytest.approx([1.0] * 4)
 
 
 def test_the_first_reports_count_alike() -> None:
     """One alone would decide for half a minute."""
     speed = Speed()
     for qps in (80.0, 50.0, 50.0, 50.0, 50.0):
-        speed.observe(LoadReport(utilization=0.5, qps=qps))
+        speed.observe(LoadReport(qps=qps), 0.5)
     assert speed.log is not None
     assert exp(speed.log) == pytest.approx(100.0 * 1.6**0.2)
 
@@ -110,7 +129,7 @@ def test_the_first_reports_count_alike() -> None:
 )
 def test_who_does_too_little_tells_no_speed(report: LoadReport) -> None:
     speed = Speed()
-    speed.observe(report)
+    speed.observe(report, report.utilization)
     assert speed.log is None
 
 
