@@ -32,7 +32,8 @@ class Endpoint:
     number are addresses of one task. A `lame_duck` is about to leave, says the
     resolver: it ends its calls and gets new ones only if there is nobody else.
     Endpoints of a higher `priority` number get calls while those of lower numbers are
-    full or gone.
+    full or gone. `task_weight` is that of the whole task where `weight` is a part of
+    it, as of one worker of several; channels set it.
     Raises ConfigError for what these cannot be.
     """
 
@@ -42,6 +43,7 @@ class Endpoint:
     task: int | None = None
     lame_duck: bool = False
     priority: int = 0
+    task_weight: float | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.address, str) or not self.address:
@@ -73,6 +75,11 @@ class Endpoint:
         if type(priority) is not int or not 0 <= priority <= LARGEST_PRIORITY:
             want = f"a whole number, 0 to {LARGEST_PRIORITY}"
             raise ConfigError("priority", priority, want)
+        whole = self.task_weight
+        if whole is not None and (
+            type(whole) not in (int, float) or not 0.0 < whole < inf
+        ):
+            raise ConfigError("task_weight", whole, "a number above 0, or None")
 
 
 Endpoints = tuple[Endpoint, ...]

@@ -175,11 +175,7 @@ class ConsistentHashing:
             draws = {home: key_hash.draw(number, home.tie) for home in homes}
             homes.sort(key=draws.__getitem__, reverse=True)
         hashes = [home.hash for home in homes]
-        # Of a task that is the sum of its workers', of which each has a part.
-        weight_of: dict[int, float] = {}
-        for home in homes:
-            weight_of[home.hash] = weight_of.get(home.hash, 0.0) + home.weight
-        weights = [weight_of[hashed] for hashed in hashes]
+        weights = [home.score_weight for home in homes]
         indexes = key_hash.order(number, hashes, weights)
         beyond = self._beyond(key, number, homes[indexes[0]])
         return place(number), tuple(homes[index] for index in indexes), beyond
@@ -193,7 +189,7 @@ class ConsistentHashing:
         self._hashes = [
             known.get(identity(one)) or key_hash.backend_hash(one) for one in members
         ]
-        self._weights = [one.weight for one in members]
+        self._weights = list(map(key_hash.backend_weight, members))
         self._firsts.clear()
         self._orders.clear()
 

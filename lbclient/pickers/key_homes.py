@@ -23,7 +23,7 @@ from random import Random
 from lbclient.core.load import FORGOTTEN_AFTER
 from lbclient.core.model import Endpoint
 from lbclient.core.protocols import Node
-from lbclient.core.routing.key_hash import WORD, backend_hash, hash64
+from lbclient.core.routing.key_hash import WORD, backend_hash, backend_weight, hash64
 
 ABSENT = -1  # the index of a backend that is not ready
 
@@ -59,7 +59,8 @@ class KeyHome:
     """One backend as the home of keys. Owned by a picker.
 
     `kept` is the share of its calls that it keeps, `ramp` the share of its keys that
-    it has while it starts slowly. `index` is its place among the ready backends.
+    it has while it starts slowly. `index` is its place among the ready backends. It
+    takes calls by its `weight`, and draws for keys with `score_weight`.
     """
 
     __slots__ = (
@@ -74,6 +75,7 @@ class KeyHome:
         "left_at",
         "node",
         "ramp",
+        "score_weight",
         "tie",
         "weight",
     )
@@ -95,6 +97,7 @@ class KeyHome:
         self.hash = backend_hash(endpoint)
         self.tie = hash64(endpoint.address)
         self.weight = endpoint.weight
+        self.score_weight = backend_weight(endpoint)
 
     def begin_anew(self) -> None:
         """Keeps all of its calls, and knows none of them: as a newcomer."""

@@ -69,6 +69,30 @@ class Fleet:
         return sum(self.pick(key) is home for _ in range(picks)) / picks
 
 
+OTHERS = [Endpoint(f"g{number}:1", task=number) for number in range(3)]
+
+
+def four_workers(port: int) -> tuple[FakeNode, ...]:
+    """Of one task, at ports from this one on."""
+    return tuple(
+        FakeNode(Endpoint(f"h:{each}", 0.25, task=7, task_weight=1.0))
+        for each in range(port, port + 4)
+    )
+
+
+def firsts(
+    picker: ConsistentHashing, nodes: tuple[FakeNode, ...], now: float
+) -> list[FakeNode]:
+    """Who is picked for each of 2,000 keys."""
+    return [picker.pick_for(call(f"k{n}"), nodes, now) for n in range(2000)]
+
+
+def picked(
+    picker: ConsistentHashing, nodes: tuple[FakeNode, ...], now: float
+) -> Counter[FakeNode]:
+    return Counter(firsts(picker, nodes, now))
+
+
 def test_a_key_has_one_backend_and_keys_are_spread() -> None:
     fleet = Fleet()
     picks = {f"k{n}": {fleet.pick(f"k{n}") for _ in range(3)} for n in range(200)}
@@ -97,22 +121,64 @@ def test_clients_agree_on_the_workers_of_a_task() -> None:
         picked = one.pick_for(key, nodes, 1.0)
         assert other.pick_for(key, nodes[::-1], 1.0) is picked
         picks[picked] += 1
-    assert min(picks.values()) > 50  # of 100; deviation 8
+    assert min(picks.values()) > 50  # of 75 and 150; deviation 7.5
 
 
 def test_a_task_of_four_workers_gets_as_many_keys_as_one_without() -> None:
-    parts = [Endpoint(f"h:{port}", 0.25, task=7) for port in range(1, 5)]
-    others = [Endpoint(f"g{number}:1", task=number) for number in range(3)]
-    nodes = tuple(map(FakeNode, [*parts, *others]))
-    picker = ConsistentHashing(Random(1))
-    picks = Counter[FakeNode]()
-    for number in range(2000):
-        picks[picker.pick_for(call(f"k{number}"), nodes, 1.0)] += 1
+    nodes = (*four_workers(1), *map(FakeNode, OTHERS))
+    picks = picked(ConsistentHashing(Random(1)), nodes, 1.0)
     # 500 keys for each task; deviations 19, and 11 for the 125 of a worker.
     workers = [picks[node] for node in nodes[:4]]
     assert 400 < sum(workers) < 600
     assert 70 < min(workers) <= max(workers) < 180
     assert all(400 < picks[node] < 600 for node in nodes[4:])
+
+
+@pytest.mark.parametrize("address", ["a:1", "b:1"])
+def test_a_task_that_is_replaced_has_the_same_keys(address: str) -> None:
+    """Its node is another one, its hash is not, whichever address it comes back at."""
+    task = 7 if address != "a:1" else None
+    others = tuple(map(FakeNode, OTHERS))
+    before = FakeNode(Endpoint("a:1", task=task))
+    after = FakeNode(Endpoint(address, task=task))
+    picker = ConsistentHashing(Random(1), slow_start=0.0)
+    first = firsts(picker, (*others, before), 1.0)
+    assert before not in firsts(picker, others, 2.0)
+    for now in (3.0, 2.0 + FORGET_AFTER, 4.0 + 2 * FORGET_AFTER):
+        again = firsts(picker, (*others, after), now)
+        assert again == [after if node is before else node for node in first]
+
+
+def test_a_task_whose_workers_are_replaced_one_by_one_has_the_same_keys() -> None:
+    others = tuple(map(FakeNode, OTHERS))
+    before, after = four_workers(1), four_workers(11)
+    picker = ConsistentHashing(Random(1), slow_start=0.0)
+    first = firsts(picker, (*others, *before), 1.0)
+    for count in range(5):
+        now = 2.0 + count
+        here = (*others, *after[:count], *before[count:])
+        new = firsts(picker, here, now)
+        assert [node in others for node in new] == [node in others for node in first]
+    counts = Counter(new)
+    assert all(70 < counts[node] < 180 for node in after)  # as above
+
+
+def test_a_task_has_its_keys_while_some_of_its_workers_are_away() -> None:
+    others = tuple(map(FakeNode, OTHERS))
+    workers = four_workers(1)
+    picker = ConsistentHashing(Random(1), slow_start=0.0)
+    first = firsts(picker, (*others, *workers), 1.0)
+    for now in (2.0, 3.0 + FORGET_AFTER):
+        new = firsts(picker, (*others, *workers[1:]), now)
+        assert [node in others for node in new] == [node in others for node in first]
+
+
+def test_workers_without_a_task_number_have_their_parts_of_the_keys() -> None:
+    """Each is a backend of its own, with a hash of its own."""
+    ends = [Endpoint(f"h:{port}", 0.25, task_weight=1.0) for port in range(1, 5)]
+    nodes = (*map(FakeNode, ends), *map(FakeNode, OTHERS))
+    picks = picked(ConsistentHashing(Random(1)), nodes, 1.0)
+    assert 400 < sum(picks[node] for node in nodes[:4]) < 600
 
 
 def test_of_several_keys_the_first_counts() -> None:

@@ -243,6 +243,12 @@ def test_a_task_that_is_no_number_is_refused(wrong: Any) -> None:
     assert caught.value.value is wrong
 
 
+@pytest.mark.parametrize("wrong", [0.0, -1, True, "1", float("nan"), float("inf")])
+def test_a_weight_of_a_task_that_cannot_be_is_refused(wrong: Any) -> None:
+    with pytest.raises(ConfigError, match=r"task_weight = .*: want a number above 0"):
+        Endpoint("b-1:1", task=1, task_weight=wrong)
+
+
 @pytest.mark.parametrize("port", [0, 65536, 99999, 10**30])
 def test_a_port_that_cannot_be_is_refused(port: int) -> None:
     with pytest.raises(ConfigError, match="a port of 1 to 65535"):

@@ -1,5 +1,7 @@
 """Which endpoints stand for a task of several workers."""
 
+from dataclasses import replace
+
 import pytest
 
 from lbclient.core.backends.pool import Limits, Pool, few
@@ -51,7 +53,9 @@ def test_a_worker_has_its_share_of_the_weight_and_all_else_of_the_task(
     workers: TaskWorkers,
 ) -> None:
     one, other = workers.expand(TASK)
-    assert one == Endpoint("10.0.0.1:1", weight=1.5, zone="a", task=4)
+    assert one == replace(
+        TASK, address="10.0.0.1:1", weight=TASK.weight / 2, task_weight=TASK.weight
+    )
     assert other.weight == 1.5
     assert workers.task_of(one.address) == SHARED
     assert workers.task_of("10.0.0.9:1") == "10.0.0.9:1"
@@ -149,6 +153,7 @@ def test_a_task_that_is_given_up_has_a_connection_for_each_worker() -> None:
     first, *_ = endpoints = known.expand(TASK)
     assert [each.address for each in endpoints] == numbered(2, 3)
     assert first.weight == TASK.weight / 3
+    assert {each.task_weight for each in endpoints} == {TASK.weight}
     assert known.counts() == (0, 1, 3)
     assert {known.task_of(each.address) for each in endpoints} == {SHARED}
 

@@ -147,10 +147,10 @@ class TaskWorkers:
     def _workers(self, endpoint: Endpoint, task: WorkingTask) -> Endpoints:
         count = len(task.own)
         ports = [task.own[n] for n in self._order(endpoint, count) if task.own[n]]
-        weight = endpoint.weight / len(ports)
+        whole = endpoint.weight
+        part = replace(endpoint, weight=whole / len(ports), task_weight=whole)
         return tuple(
-            replace(endpoint, address=at(endpoint.address, port), weight=weight)
-            for port in ports
+            replace(part, address=at(endpoint.address, port)) for port in ports
         )
 
     def task_of(self, address: str) -> str:
@@ -353,8 +353,8 @@ class TaskWorkers:
 
 
 def _share_of(endpoint: Endpoint, number: int, count: int) -> Endpoint:
-    address, weight = another(endpoint.address, number), endpoint.weight / count
-    return replace(endpoint, address=address, weight=weight)
+    address, whole = another(endpoint.address, number), endpoint.weight
+    return replace(endpoint, address=address, weight=whole / count, task_weight=whole)
 
 
 def at(shared: str, port: int) -> str:

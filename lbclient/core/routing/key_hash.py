@@ -8,6 +8,9 @@ Whoever computes it gets the same order, in any language, without talking to any
     draw      = mix(key XOR backend), where mix is the finalizer of SplitMix64
     score     = weight / -ln(min((draw + 0.5) / 2^64, 1 - 2^-53)), in double precision
 
+The weight of one worker of several is that of their task, which they hash alike; where
+they have no task number each is a backend with its part.
+
 The highest score is first. With equal weights that is the highest draw. Backends with
 one task number, such as the workers of a task, draw alike: of equals the first has the
 highest mix(key XOR H(the address)). A backend that comes or goes moves its own keys
@@ -45,6 +48,18 @@ def backend_hash(endpoint: Endpoint) -> int:
     have another address, and gets its keys back."""
     task = endpoint.task
     return hash64(endpoint.address if task is None else f"task {task}")
+
+
+def backend_weight(endpoint: Endpoint) -> float:
+    """What goes with the hash: of a worker with a task number, the whole task's.
+
+    >>> backend_weight(Endpoint("h:1", 0.25, task=7, task_weight=1.0))
+    1.0
+    >>> backend_weight(Endpoint("h:1", 0.25, task_weight=1.0))
+    0.25
+    """
+    whole = endpoint.task_weight
+    return endpoint.weight if endpoint.task is None or whole is None else whole
 
 
 def draw(key: int, backend: int) -> int:
