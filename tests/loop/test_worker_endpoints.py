@@ -6,15 +6,23 @@ from collections.abc import Callable
 from functools import partial
 from random import Random
 from types import SimpleNamespace
+from typing import Any
+
+import pytest
 
 from lbclient.client.backends.worker_endpoints import WorkerEndpoints
 from lbclient.client.channel_context import channel_context
 from lbclient.client.reported import Reported
 from lbclient.config import ChannelConfig
 from lbclient.core.backends.condition import Condition
-from lbclient.core.backends.task_workers import LOOK_EVERY, ToldWorkers
+from lbclient.core.backends.task_workers import (
+    LOOK_EVERY,
+    MOST_DIALS,
+    RETRIES,
+    ToldWorkers,
+)
 from lbclient.core.load import Load
-from lbclient.core.model import Endpoint, LoadReport
+from lbclient.core.model import Endpoint, LoadReport, State
 from tests.waiting import eventually
 
 SHARED = "10.0.0.1:50051"
@@ -24,10 +32,23 @@ def told(*own: int) -> ToldWorkers:
     return ToldWorkers(7, ((50051, own),))
 
 
-def endpoints(apply: Callable[[], None]) -> WorkerEndpoints:
-    context = channel_context("test", ChannelConfig(), time.monotonic, Random(1))
+def endpoints(
+    apply: Callable[[], None], backends: dict[str, Any] | None = None
+) -> WorkerEndpoints:
+    clock = asyncio.get_running_loop().time
+    context = channel_context("test", ChannelConfig(), clock, Random(1))
+    backend_at = {} if backends is None else backends
     return WorkerEndpoints(
-        context, apply, lambda _: None, lambda _, count: range(count)
+        context, apply, backend_at.get, lambda _, count: range(count)
+    )
+
+
+def backend(address: str, worker: int, state: State = State.READY) -> Any:
+    return SimpleNamespace(
+        endpoint=Endpoint(address),
+        state=state,
+        reported=SimpleNamespace(worker_id=worker),
+        dial_again=lambda reason: None,
     )
 
 
@@ -70,4 +91,31 @@ async def test_several_tasks_at_one_address_are_one_backend() -> None:
     assert workers.expand(task) == (task,)
     reported.hear_workers(told(3))
     assert workers.expand(task) == (task,)
+    workers.stop()
+
+
+@pytest.mark.parametrize("lands", [SHARED, f"{SHARED}#2"])
+async def test_a_connection_that_is_dropped_goes_at_once_and_comes_back(
+    lands: str,
+) -> None:
+    """Also where the first one lands at the worker of another, which then goes."""
+    backends = {one: backend(one, 11) for one in (SHARED, f"{SHARED}#2")}
+    applied: list[int] = []
+
+    def apply() -> None:
+        applied.append(len(workers.expand(Endpoint(SHARED))))
+
+    workers = endpoints(apply, backends)
+    workers.hear(SHARED, ToldWorkers(7, (), 2))  # without own ports
+    await eventually(lambda: applied == [2])
+    for _ in range(2 * MOST_DIALS):
+        assert workers.is_double(backends[lands])
+    assert workers.is_double(backends[lands]) is (lands != SHARED)
+    await eventually(lambda: applied == [2, 1])
+    if lands != SHARED:
+        assert workers.is_double(backends[lands])  # it leaves, however late
+        await eventually(lambda: applied == [2, 1, 1])
+    del applied[:]
+    await asyncio.sleep(RETRIES.after(1))
+    await eventually(lambda: applied == [2])
     workers.stop()

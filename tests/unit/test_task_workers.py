@@ -206,6 +206,33 @@ def test_the_first_connection_is_kept_in_place_of_one_that_has_its_worker() -> N
     assert addresses(known) == [SHARED]
 
 
+def test_reconnects_that_find_their_workers_may_go_on_for_ever() -> None:
+    known = given_up(1, 2)
+    second = f"{SHARED}#2"
+    at = {SHARED: 11, second: 12}
+    for _ in range(10):
+        for _ in range(2 * MOST_DIALS - 1):
+            landing = known.lands(second, 11, lambda address: at[address])
+            assert landing is Landing.AGAIN
+        assert known.lands(second, 12, lambda address: at[address]) is Landing.ALONE
+    assert addresses(known) == numbered(2)
+
+
+def test_a_dropped_connection_is_tried_again_after_longer_and_longer_pauses() -> None:
+    known, second, now = TaskWorkers(), f"{SHARED}#2", 0.0
+    known.learn(SHARED, ToldWorkers(GROUP, (), 2), now)
+    for pause in (RETRIES.after(1), RETRIES.after(2)):
+        while known.lands(second, 11, lambda _: 11) is not Landing.DROPPED:
+            pass
+        assert known.review(only_shared, now) == (False, [])
+        assert known.review_in(now) == pause
+        assert known.review(only_shared, now + pause - 1.0) == (False, [])
+        assert addresses(known) == [SHARED]
+        now += pause
+        assert known.review(only_shared, now) == (True, [])
+        assert addresses(known) == numbered(2)
+
+
 def test_with_fewer_workers_the_connection_without_one_goes() -> None:
     known = given_up(1, 2, 3)
     has_one = {SHARED: 11, f"{SHARED}#3": 13}

@@ -96,15 +96,18 @@ class WorkerEndpoints:
         """Whether another connection to a shared port has the worker that answers on
         this one. It is then made again, or given up."""
         address, worker = backend.endpoint.address, backend.reported.worker_id
+        task = dialled(address)
+        before = self._tasks.shared_of(task)
         landing = self._tasks.lands(address, worker, self._worker_at)
-        if landing is Landing.ALONE:
-            return False
         if landing is Landing.AGAIN:
             asyncio.get_running_loop().call_soon(backend.dial_again, DOUBLE)
-        elif landing is Landing.DROPPED:
-            self._say_how_many(dialled(address))
+        if self._tasks.shared_of(task) != before:
+            self._say_how_many(task)
+            self._look.set_unless_sooner(0.0)
             self._apply_soon()
-        return True
+        elif landing is Landing.LEAVING:
+            self._apply_soon()
+        return landing is not Landing.ALONE
 
     def _say_how_many(self, task: str) -> None:
         words = f"only {len(self._tasks.shared_of(task))} connections to the shared"

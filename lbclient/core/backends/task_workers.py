@@ -32,8 +32,8 @@ LOOK_EVERY = 0.5  # seconds, while own ports are tried
 RETRIES = Backoff(60.0, 3600.0)
 
 # How often connections to the shared port are made again for each of a task's workers,
-# until they have all of them. To find all N by chance with a probability of 99 % takes
-# N ln N + 4.6 N connections: 6 N for N = 4, 8 N for N = 30.
+# until each has a worker of its own. To find all N by chance with a probability of
+# 99 % takes N ln N + 4.6 N connections: 6 N for N = 4, 8 N for N = 30.
 MOST_DIALS = 8
 
 REACHED = frozenset({State.READY, State.INACTIVE, State.LAME_DUCK, State.STARTING})
@@ -85,8 +85,9 @@ class WorkingTask:
     address is listed as a task of its own. `tried_at` is since when its workers are
     tried, while they are not `is_reached`; None: not before `retry_at`. `shared` are
     the numbers of the connections to the shared port, 1 at least, once the task was
-    given up; `dials` is how often one of them was made again since it was last told of
-    other workers."""
+    given up; `dials` is how often one of them was made again since each last had a
+    worker of its own. `drops` is how often that was too often, and `restore_at` when
+    the dropped ones are tried again; None: none was dropped since."""
 
     group: int
     told: tuple[int, ...]
@@ -97,6 +98,8 @@ class WorkingTask:
     retry_at: float = 0.0
     shared: tuple[int, ...] = (1,)
     dials: int = 0
+    drops: int = 0
+    restore_at: float | None = None
     portless: int = 0  # workers, which have no ports of their own
 
     def serving(self) -> int:
@@ -104,10 +107,27 @@ class WorkingTask:
 
     def share(self, has_worker: Callable[[int], bool] = lambda _: True) -> None:
         """As many connections as there are workers. Those that have none go first."""
-        count, self.dials = max(1, self.serving()), 0
+        count, self.dials, self.restore_at = max(1, self.serving()), 0, None
         first = sorted(self.shared[1:], key=lambda n: not has_worker(n))
         new = (n for n in range(2, count + 1) if n not in self.shared)
         self.shared = (1, *sorted((*first, *new)[: count - 1]))
+
+    def next_at(self) -> float:
+        """When something is tried again, while nothing is tried."""
+        restore_at = inf if self.restore_at is None else self.restore_at
+        return min(self.retry_at, restore_at)
+
+    def restore(self, now: float) -> bool:
+        """Whether connections that were dropped are wanted again, after a pause."""
+        if len(self.shared) >= self.serving():
+            return False
+        if self.restore_at is None:
+            self.drops += 1
+            self.restore_at = now + RETRIES.after(self.drops)
+        if now < self.restore_at:
+            return False
+        self.share()
+        return True
 
 
 class TaskWorkers:
@@ -262,6 +282,11 @@ class TaskWorkers:
             if other != address and worker_at(other) == worker
         ]
         if not same:
+            others = [worker_at(n) for n in of_number.values() if n != address]
+            if len({worker, *others} - {0}) == len(of_number):
+                task.dials = 0
+                if len(of_number) >= task.serving():
+                    task.drops = 0
             return Landing.ALONE
         if task.dials < MOST_DIALS * task.serving():
             task.dials += 1
@@ -315,6 +340,8 @@ class TaskWorkers:
                 if now >= task.retry_at:
                     task.tried_at = now
                     changed = True
+                elif task.restore(now):
+                    changed = True
             elif all(
                 state_of(one) is not State.READY for one in self.shared_of(shared)
             ):
@@ -333,9 +360,9 @@ class TaskWorkers:
     def review_in(self, now: float) -> float | None:
         """Seconds until time alone may change anything; None: it never does."""
         pauses = [
-            LOOK_EVERY if task.tried_at is not None else max(0.0, task.retry_at - now)
+            LOOK_EVERY if task.tried_at is not None else max(0.0, task.next_at() - now)
             for task in self._tasks.values()
-            if not task.is_reached and task.retry_at < inf
+            if not task.is_reached and task.next_at() < inf
         ]
         return min(pauses, default=None)
 
