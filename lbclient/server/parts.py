@@ -112,11 +112,13 @@ class Parts:
         if (member := membership()) is None:
             self.gate.limit(requests)
         else:
-            self._places = TaskPlaces(member, requests, self.gate.limit)
+            self._places = TaskPlaces(
+                member, requests, self.gate.limit, self.gate.without_place
+            )
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._places is not None:
-            self._places.start(loop)
+            self._places.start()
         self.gate.start(loop)
         self.sampler.start(loop)
 
@@ -138,6 +140,8 @@ class Parts:
     def statistics(self) -> ServerStatistics:
         seen = self.gate.complete(self.reporter.statistics())
         failures = seen.task_failures + self.sampler.failures
+        if self._places is not None:
+            failures += self._places.tasks.failures
         contention = self.sampler.statistics()
         return replace(
             seen,

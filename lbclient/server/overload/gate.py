@@ -127,6 +127,10 @@ class Gate:
         self.pressure.limit(requests)
         self._is_calm = False  # until the next sample
 
+    def without_place(self) -> int:
+        """How many requests have found none so far."""
+        return self._refusals.of(NO_PLACE)
+
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self._wakeups = read_together(loop, readers_of(loop))

@@ -34,6 +34,9 @@ class RefusalCounts:
         """
         return self._for_load.copy()
 
+    def of(self, reason: str) -> int:
+        return sum(self._counts[reason])
+
     def total(self) -> int:
         return sum(map(sum, self._counts.values()))
 
