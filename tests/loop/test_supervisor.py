@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lbclient.server.workers import supervisor
-from lbclient.server.workers.messages import Assignment
+from lbclient.server.workers.messages import Assignment, UsageHeard, UsageTold
 from lbclient.server.workers.supervisor import Supervisor
 from tests.waiting import eventually
 
@@ -25,7 +25,9 @@ class Process:
     listening = ("127.0.0.1:1",)
     failure = None
 
-    def __init__(self, assignment: Assignment, changed: Any, _hear: Any) -> None:
+    def __init__(self, assignment: Assignment, changed: Any, hear: Any) -> None:
+        self.hear = hear
+        self.heard: list[UsageHeard] = []
         self.slot = assignment.slot
         self.pid = 100 + self.slot
         self.is_ready = self.is_leaving = self.is_quiet = self.has_ended = False
@@ -60,6 +62,9 @@ class Process:
 
     def tell_siblings(self, *_told: object) -> None:
         pass
+
+    def tell_usage(self, heard: UsageHeard) -> None:
+        self.heard.append(heard)
 
     def all_quiet(self) -> None:
         self.is_told_of_quiet = True
@@ -139,6 +144,43 @@ async def test_a_task_whose_first_process_cannot_be_made_ends(started: Started) 
     started.error = BlockingIOError("no process is free")
     with pytest.raises(RuntimeError, match="no process is free"):
         await Supervisor(1, assign).run()
+
+
+async def test_a_worker_whose_end_cannot_be_noted_has_ended(
+    started: Started, caplog: pytest.LogCaptureFixture
+) -> None:
+    def note(_pid: int) -> None:
+        raise PermissionError("read-only")
+
+    one = Supervisor(1, assign, ended=note)
+    running = asyncio.create_task(one.run())
+    await eventually(lambda: started.all)
+    started.all[0].become_ready()
+    started.all[0].end()
+    await eventually(lambda: len(started.all) == 2)
+    started.all[1].become_ready()
+    one.on_signal()
+    await running
+    assert caplog.text.count("PermissionError: read-only") == 2
+
+
+async def test_what_a_killed_worker_used_is_forgotten(started: Started) -> None:
+    one = Supervisor(2, assign)
+    running = asyncio.create_task(one.run())
+    await eventually(lambda: len(started.all) == 2)
+    first, second = started.all
+    first.become_ready()
+    second.become_ready()
+    for worker in (first, second):
+        worker.hear(worker, UsageTold("limits", f"of {worker.pid}", {"": 9.0}))
+    await eventually(lambda: second.heard)
+    assert second.heard[-1].total == {"": 18.0}
+    first.end()
+    second.hear(second, UsageTold("limits", f"of {second.pid}", {"": 9.0}))
+    await eventually(lambda: len(second.heard) == 2)
+    assert second.heard[-1].total == {"": 9.0}
+    one.leave()
+    await running
 
 
 async def test_a_new_worker_that_hangs_ends_its_reload(

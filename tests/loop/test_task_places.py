@@ -41,7 +41,7 @@ def workers(count: int) -> list[Served]:
         member = Membership(number + 1, 7, number, count)
 
         def tell(told: UsageTold, member: Membership = member) -> None:
-            asyncio.ensure_future(usage.answer(told, member.hear_usage))
+            asyncio.ensure_future(usage.answer(member.number, told, member.hear_usage))
 
         member.tell_usage = tell
         found.append(Served(member))

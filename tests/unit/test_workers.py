@@ -98,12 +98,23 @@ def test_the_ports_are_those_of_places() -> None:
 async def test_an_answer_has_the_asker_s_customers_and_those_who_used_most() -> None:
     usage, heard = TaskUsage(lambda: 0.0), list[UsageHeard]()
     many = {f"other {n}": 1.0 + n for n in range(2 * MOST_HEARD)}
-    await usage.answer(UsageTold("limits", "one", many), heard.append)
-    await usage.answer(UsageTold("limits", "two", {"own": 0.1}), heard.append)
+    await usage.answer(1, UsageTold("limits", "one", many), heard.append)
+    await usage.answer(2, UsageTold("limits", "two", {"own": 0.1}), heard.append)
     total = heard[-1].total
     assert total["own"] == 0.1
     assert total[f"other {2 * MOST_HEARD - 1}"] == 2 * MOST_HEARD
     assert len(total) == 1 + MOST_HEARD
+
+
+async def test_what_a_worker_that_ended_used_is_the_others_at_once() -> None:
+    usage, heard = TaskUsage(lambda: 0.0), list[UsageHeard]()
+    for pid in (1, 11):
+        told = UsageTold("limits", "server", {"customer": 10.0 * pid})
+        await usage.answer(pid, told, heard.append)
+    assert (heard[-1].tasks, heard[-1].total) == (2, {"customer": 120.0})
+    usage.ended(1)
+    await usage.answer(11, told, heard.append)
+    assert (heard[-1].tasks, heard[-1].total) == (1, {"customer": 110.0})
 
 
 async def test_a_process_that_reads_nothing_holds_up_nobody() -> None:

@@ -33,6 +33,11 @@ class MemoryStore:
                 total.update(told)
         return FleetUsage(len(self._told), own, total, INTERVAL)
 
+    def forget(self, prefix: str) -> None:
+        """Removes what all tasks told whose names begin so."""
+        for name in [name for name in self._told if name.startswith(prefix)]:
+            self._told.pop(name, None)
+
     def __repr__(self) -> str:
         return f"<usage of {len(self._told)} tasks>"
 

@@ -255,10 +255,14 @@ class Supervisor:
         """A worker has said something, or has ended."""
         self._news.set_result(None)
         self._news = asyncio.get_running_loop().create_future()
-        for worker in self._alive:
-            if worker.has_ended:
-                self._tell_ended(worker.pid)
+        ended = [worker for worker in self._alive if worker.has_ended]
         self._alive = [worker for worker in self._alive if not worker.has_ended]
+        for worker in ended:
+            self._usage.ended(worker.pid)
+            try:
+                self._tell_ended(worker.pid)
+            except Exception:  # such as of a file that is gone, or read-only
+                logger.exception("what %r has left cannot be put in order", worker)
         if is_init():
             self._reap()
         # By places: during a reload that began early there are more workers than these.
@@ -299,7 +303,7 @@ class Supervisor:
                 worker.tell_siblings(told)
 
     def _hear_usage(self, worker: WorkerProcess, told: UsageTold) -> None:
-        self._do(self._usage.answer(told, worker.tell_usage))
+        self._do(self._usage.answer(worker.pid, told, worker.tell_usage))
 
     async def _all_ended(self, most: float | None = None) -> None:
         await asyncio.gather(*(self._left(worker, most) for worker in self._alive))

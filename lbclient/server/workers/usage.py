@@ -22,15 +22,21 @@ class TaskUsage:
         self._stores: dict[str, MemoryStore] = {}
 
     async def answer(
-        self, told: UsageTold, send: Callable[[UsageHeard], object]
+        self, pid: int, told: UsageTold, send: Callable[[UsageHeard], object]
     ) -> None:
+        """`pid`: of the worker that told it."""
         if told.limits not in self._stores and len(self._stores) >= MOST_LIMITS:
             return  # its shares stay what they are without a store
         store = self._stores.setdefault(told.limits, MemoryStore(self._clock))
-        fleet = await store.exchange(told.server, told.usage)
+        fleet = await store.exchange(f"{pid} {told.server}", told.usage)
         most = nlargest(MOST_HEARD, fleet.total, key=fleet.total.__getitem__)
         total = {customer: fleet.total[customer] for customer in (*told.usage, *most)}
         send(UsageHeard(told.server, fleet.tasks, total))
+
+    def ended(self, pid: int) -> None:
+        """Forgets what this worker used: its part is the others' at once."""
+        for store in self._stores.values():
+            store.forget(f"{pid} ")
 
     def __repr__(self) -> str:
         return f"<{len(self._stores)} stores>"
