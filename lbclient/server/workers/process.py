@@ -37,8 +37,7 @@ class WorkerProcess:
     `is_ready` is set once it serves, `has_ended` when its process has. `is_leaving`
     once it was told to, by whomever. `failure` is what it said that it failed by.
     `changed` is called after each message, but for those of usage and descriptions.
-    Raises OSError where
-    the machine has no room for one more.
+    Raises OSError where the machine has no room for one more.
     """
 
     def __init__(
@@ -141,10 +140,7 @@ class WorkerProcess:
         self._changed()
 
     def how_it_ended(self) -> str:
-        code = self._process.exitcode
-        if code is not None and code < 0:
-            return f"was killed by {signal.Signals(-code).name}"
-        return f"exited with status {code}"
+        return how_ended(self._process.exitcode)
 
     # --- what it is told ----------------------------------------------------------
 
@@ -178,3 +174,18 @@ class WorkerProcess:
         own = ", ".join(str(port) for _, port in self.ports)
         where = f" on port {own}" if own else ""
         return f"<worker {self.assignment.number}, process {self.pid}{where}>"
+
+
+def how_ended(status: int | None) -> str:
+    """How a process ended; most real-time signals have no names.
+
+    >>> how_ended(1), how_ended(-9), how_ended(-37)
+    ('exited with status 1', 'was killed by SIGKILL', 'was killed by signal 37')
+    """
+    if status is None or status >= 0:
+        return f"exited with status {status}"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    return f"was killed by {name}"
