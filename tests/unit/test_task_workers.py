@@ -218,6 +218,30 @@ def test_reconnects_that_find_their_workers_may_go_on_for_ever() -> None:
     assert addresses(known) == numbered(2)
 
 
+def test_nothing_is_tried_while_nobody_calls() -> None:
+    """A channel that rests has its connections no more."""
+    known, now = given_up(1, 2), SILENT_AFTER
+    states = {SHARED: State.INACTIVE, f"{SHARED}#2": State.INACTIVE}
+    looks = 0
+    while now < 3600.0:
+        assert known.review(states.get, now) == (False, [])
+        now += known.review_in(now) or 0.0
+        looks += 1
+    assert looks <= 3600.0 / RETRIES.first + 1
+    states[SHARED] = State.READY
+    assert known.review(states.get, now + RETRIES.first) == (True, [])
+    assert "10.0.0.1:1" in addresses(known)
+
+
+def test_own_ports_are_given_up_also_by_a_channel_that_begins_to_rest() -> None:
+    known = TaskWorkers()
+    known.learn(SHARED, told(1), 0.0)
+    states = {SHARED: State.READY, "10.0.0.1:1": State.CONNECTING}
+    known.review(states.get, 0.5)
+    states[SHARED] = State.INACTIVE
+    assert known.review(states.get, SILENT_AFTER) == (True, [SHARED])
+
+
 def test_a_dropped_connection_is_tried_again_after_longer_and_longer_pauses() -> None:
     known, second, now = TaskWorkers(), f"{SHARED}#2", 0.0
     known.learn(SHARED, ToldWorkers(GROUP, (), 2), now)

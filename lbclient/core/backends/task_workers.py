@@ -18,6 +18,7 @@ from math import inf
 from typing import NamedTuple
 
 from lbclient.core.backends.address import another, dialled
+from lbclient.core.backends.connection_state import WELL
 from lbclient.core.backoff import Backoff
 from lbclient.core.model import Endpoint, Endpoints, State
 
@@ -117,16 +118,25 @@ class WorkingTask:
         restore_at = inf if self.restore_at is None else self.restore_at
         return min(self.retry_at, restore_at)
 
-    def restore(self, now: float) -> bool:
-        """Whether connections that were dropped are wanted again, after a pause."""
-        if len(self.shared) >= self.serving():
-            return False
-        if self.restore_at is None:
+    def tries_again(self, now: float, rests: bool) -> bool:
+        """Whether own ports, or else connections that were dropped, are tried again
+        after a pause. Not while it `rests`: nobody calls, and nothing would be learned
+        of them."""
+        if self.restore_at is None and len(self.shared) < self.serving():
             self.drops += 1
             self.restore_at = now + RETRIES.after(self.drops)
-        if now < self.restore_at:
+        if now < self.next_at():
             return False
-        self.share()
+        if rests:
+            later = now + RETRIES.first
+            self.retry_at = max(self.retry_at, later)
+            if self.restore_at is not None:
+                self.restore_at = max(self.restore_at, later)
+            return False
+        if now >= self.retry_at:
+            self.tried_at = now
+        else:
+            self.share()
         return True
 
 
@@ -336,15 +346,12 @@ class TaskWorkers:
                 if known and REACHED.isdisjoint(known):
                     task.is_reached, task.tried_at = False, now
                     changed = True
-            elif task.tried_at is None:
-                if now >= task.retry_at:
-                    task.tried_at = now
-                    changed = True
-                elif task.restore(now):
-                    changed = True
-            elif all(
-                state_of(one) is not State.READY for one in self.shared_of(shared)
-            ):
+                continue
+            there = {state_of(one) for one in self.shared_of(shared)}
+            if task.tried_at is None:
+                rests = State.INACTIVE in there and State.READY not in there
+                changed |= task.tries_again(now, rests)
+            elif there.isdisjoint(WELL):
                 task.tried_at = now  # nothing is known of ports while the task is gone
             elif known:
                 is_refused = all(state is State.REFUSING for state in known)
