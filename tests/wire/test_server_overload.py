@@ -432,6 +432,18 @@ async def test_only_a_deadline_that_has_passed_is_said_to_be_exceeded(
     assert (answer and answer.is_for_load) is is_for_load
 
 
+async def test_a_trial_may_wait_for_its_turn() -> None:
+    """It was let in, and refused when its turn came. By fakes, as above."""
+    wrapped = lbclient.server()._wrapper.wrap(handler_of("unary_unary", "async", str))
+    wrapped._quickest.observe(5.0, 10.0)
+    inner: Any = SimpleNamespace(time_remaining=lambda: 1.0)
+    trial, other = (SimpleNamespace(inner=inner, begun_at=now) for now in (12.0, 12.01))
+    assert wrapped._too_late(trial, 12.0) is None
+    assert wrapped._too_late(other, 12.01) is not None
+    assert wrapped._too_late(trial, 12.1) is None
+    assert wrapped._too_late(other, 12.1) is not None
+
+
 async def test_of_a_stream_nobody_knows_how_long_it_takes(host: Host) -> None:
     """That may be its client's doing, so only what is too late already is refused."""
     began = 0

@@ -208,7 +208,7 @@ class Quickest:
     task is.
     """
 
-    __slots__ = ("_before", "_trial_at", "ample", "turns_at")
+    __slots__ = ("_before", "_trial_at", "ample", "tried_at", "turns_at")
 
     def __init__(self) -> None:
         # Least since the last turn, and before that. Whoever has more than the first
@@ -216,6 +216,7 @@ class Quickest:
         # the hot path asks no further.
         self.ample = self._before = inf
         self.turns_at = self._trial_at = -inf
+        self.tried_at = -inf  # when the last trial came in
 
     def observe(self, seconds: float, now: float) -> None:
         """A request was served in `seconds`, from its arrival on."""
@@ -232,7 +233,7 @@ class Quickest:
         others would be, too. One may, `TRIAL` seconds after anything was learned."""
         if now < self._trial_at:
             return False
-        self._trial_at = now + TRIAL
+        self.tried_at, self._trial_at = now, now + TRIAL
         return True
 
     def is_too_late(self, left: float, now: float) -> bool:

@@ -148,17 +148,19 @@ class Wrapped:
         if left <= 0.0:
             return EXPIRED
         has_waited = waited > WAITS * left
-        if has_waited or self._is_hopeless(left, now):
+        if has_waited or self._is_hopeless(call, left, now):
             return self._gate.too_late(has_waited)
         return None
 
-    def _is_hopeless(self, left: float, now: float) -> bool:
+    def _is_hopeless(self, call: RequestContext, left: float, now: float) -> bool:
         """Whether no request of this method was served in `left` seconds lately, and
         this one is not to try it."""
         if left > self._quickest.ample or self._method.quickest is None:
             return False
         self._tally.learn_served()
         quickest = self._quickest
+        if quickest.tried_at == call.begun_at < now:
+            return False  # it is the trial, and has waited for its turn since then
         return quickest.is_too_late(left, now) and not quickest.has_trial(now)
 
     def _enter(self, call: AsyncContext) -> Awaitable[None] | None:
