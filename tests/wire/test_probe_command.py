@@ -15,6 +15,9 @@ import pytest
 import lbclient
 from lbclient import wire
 from lbclient.cli import main
+from lbclient.cli.operate.probe import Found, with_workers
+from lbclient.core.backends.task_workers import ToldWorkers
+from lbclient.core.model import TaskState
 from lbclient.v1 import compat_pb2
 from tests.certificates import certify
 from tests.hosts import hosting, unary_unary
@@ -129,6 +132,26 @@ async def test_one_service_of_many_can_be_asked_for(start: Any, probe: Probe) ->
     assert (await probe("--service", "search.Search", task.address))[0] == 0
     status, line = await probe("--service", "no.Such", task.address)
     assert (status, "service unknown" in line) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("port", "serving", "status", "words"),
+    [
+        (50051, 1, 0, "serving, the worker that answered is lame duck"),
+        (80, 1, 0, "serving, the worker that answered is lame duck"),
+        (50051, 0, 1, "lame duck"),
+        (40002, 1, 1, "lame duck"),
+    ],
+    ids=["the shared port", "a mapped one", "the task leaves", "its own port"],
+)
+def test_a_task_serves_while_one_of_its_workers_does(
+    port: int, serving: int, status: int, words: str
+) -> None:
+    workers = ToldWorkers(7, ((50051, (40001, 40002)),), serving)
+    own = Found(address=f"10.0.0.1:{port}", asked="", state="lame duck")
+    found = with_workers(own, wire.Health(TaskState.LAME_DUCK, workers=workers))
+    assert found.status() == status
+    assert f" {words}, " in found.line()
 
 
 async def test_json_has_the_same(task: tuple[Any, str], probe: Probe) -> None:

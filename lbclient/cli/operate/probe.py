@@ -49,6 +49,7 @@ SERVING_STATES = {
 EPILOG = """\
 ADDR is host:port, [::1]:port or unix:/path. A server of lbclient's reports its state
 and its load; any other server, and any with --service, is asked by grpc.health.v1.
+A task of several workers is serving at the port that they share while one of them is.
 
 With --udp ADDR is the UDP port for health checks, usually the gRPC port. The secret, if
 any, is that of channels, else that of servers: udp_secret in the file that
@@ -192,7 +193,14 @@ def told(found: Found, state: TaskState, report: LoadReport | None) -> Found:
 
 
 def with_workers(found: Found, health: wire.Health) -> Found:
-    seen = counted(told_at(found.address, health.workers))
+    """At a shared port any worker answers, for its task: it serves while one does."""
+    own = told_at(found.address, health.workers)
+    is_shared = found.address.rpartition(":")[2] not in map(str, own)
+    task_serves = health.workers is not None and health.workers.serving > 0
+    if is_shared and task_serves and found.state != "serving":
+        why = f"the worker that answered is {found.state}"
+        found = replace(found, state="serving", detail=why)
+    seen = counted(own)
     if not seen.places:
         return found
     return replace(
