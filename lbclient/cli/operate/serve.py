@@ -19,9 +19,10 @@ from lbclient.server.workers.worker import set_up_logging
 LEVELS = ("debug", "info", "warning", "error", "critical")
 
 EPILOG = """\
-MODULE:FUNCTION is a function without arguments that returns a server of lbclient.server
-or grpc.aio; a coroutine function, or one that returns an asynchronous context manager
-for a server, does as well. Each worker imports the module, and calls the function.
+MODULE:FUNCTION is a function without arguments that returns a server of lbclient or
+grpc, asynchronous or synchronous; a coroutine function, or one that returns an
+asynchronous context manager for a server, does as well. Each worker imports the module,
+and calls the function.
 
 Prints its address when all workers are ready. Signals:
   SIGTERM, Ctrl-C  all workers become lame ducks together, finish their calls and end;
