@@ -11,7 +11,6 @@ from asyncio import FIRST_COMPLETED
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from contextvars import copy_context
-from math import inf
 from random import Random
 from typing import Any, cast
 from weakref import WeakMethod
@@ -65,12 +64,10 @@ class Server(ReportingServer, grpc.aio.Server):
         most = maximum_concurrent_rpcs
         config = checked(config, most)
         has_slots = grpc_seam.has_slots(options or ())
-        limit = inf if most is None else most
         parts = Parts(
             config,
             clock,
             Random(),
-            limit=limit,
             has_slots=has_slots,
             pool=migration_thread_pool,
         )

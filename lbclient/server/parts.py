@@ -8,7 +8,6 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from math import inf
 from random import Random
 from typing import Any
 
@@ -57,16 +56,15 @@ class Parts:
         clock: Clock,
         rng: Random,
         *,
-        limit: float = inf,
         has_slots: bool = True,
         read_cpu: Callable[[float], float] | None = None,
         guard: AbstractContextManager[Any] | None = None,
         pool: Executor | None = None,
     ) -> None:
-        """`limit` of requests at a time. Not `has_slots`: a connection has too few
-        streams to spare one for health. `read_cpu` goes before the server's own.
-        Samples are taken within `guard`, where requests are counted in other threads
-        than the loop's. `pool` runs the handlers that are not asynchronous."""
+        """Not `has_slots`: a connection has too few streams to spare one for health.
+        `read_cpu` goes before the server's own. Samples are taken within `guard`, where
+        requests are counted in other threads than the loop's. `pool` runs the handlers
+        that are not asynchronous."""
         self.monitor = LoadMonitor(config.smoothing)
         own = UserSignals(config)
         self.tally = tally = RequestTally(clock, self.monitor)
@@ -93,7 +91,7 @@ class Parts:
         self.sampler = Sampler(
             clock, config.smoothing, each, read_cpu, guard, gate.sample_system
         )
-        self.serving = Serving(self.reporter, gate, tally, limit)
+        self.serving = Serving(self.reporter, gate, tally)
 
     def _report(self, now: float, cpu: float) -> None:
         """Samples what is reported: of CPUs, loop and threads the one that limits; of a

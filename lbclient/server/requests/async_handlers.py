@@ -42,7 +42,7 @@ class AsyncResponse(Wrapped):
         measures = method.measures and self._measures_itself()
         # Whether all have to ask, and not only those that may come too late, or come
         # while handlers have the loop for long.
-        asks = self._limit < inf or self._charging.asks_context or self._is_stream
+        asks = self._gate.most < inf or self._charging.asks_context or self._is_stream
 
         async def respond(request: Any, context: Any) -> Any:
             call = AsyncContext(method, context)

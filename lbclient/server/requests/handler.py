@@ -71,7 +71,6 @@ class Serving(NamedTuple):
     reporter: Reporter
     gate: Gate
     tally: RequestTally
-    limit: float  # of requests at a time
 
 
 class Wrapped:
@@ -86,7 +85,7 @@ class Wrapped:
     is_measured_apart: bool
 
     def __init__(self, serving: Serving, counts: Counts, handler: Handler) -> None:
-        reporter, gate, tally, limit = serving
+        reporter, gate, tally = serving
         self.request_streaming = handler.request_streaming
         self.response_streaming = handler.response_streaming
         if self.request_streaming:
@@ -111,7 +110,6 @@ class Wrapped:
         self._charging = gate.charging
         self._costs = gate.charging.costs
         self._tally = tally
-        self._limit = limit
 
     def _measures_itself(self) -> bool:
         """Whether it sets the sizes of a request's messages in the request's context,
