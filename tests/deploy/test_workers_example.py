@@ -8,7 +8,7 @@ import pytest
 
 from lbclient.cli.operate.serve import make_parser
 from lbclient.config import ServerConfig
-from lbclient.server.workers.supervisor import LATE
+from lbclient.server.workers.worker import LATE
 from tests import needs
 from tests.deploy.test_manifests import VERSIONS
 from tests.wire.workers_task import serving

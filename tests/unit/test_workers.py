@@ -127,6 +127,32 @@ async def test_a_process_that_reads_nothing_holds_up_nobody() -> None:
         pipe.close()
 
 
+def test_a_worker_that_is_stuck_ends_after_its_supervisor() -> None:
+    """Its loop does not run, so nothing there can see that the supervisor is gone."""
+    program = (
+        "import socket, sys\n"
+        "from lbclient.server.workers import worker\n"
+        "from lbclient.server.workers.messages import Assignment\n"
+        "worker.LATE = 0.0\n"
+        "end = socket.socket(fileno=int(sys.argv[1]))\n"
+        "worker.main(Assignment('signal:pause', None, 1, 7, 0, 1), end)"
+    )
+    ours, theirs = pair()
+    with theirs:
+        child = subprocess.Popen(
+            [sys.executable, "-c", program, str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            env={**os.environ, "LBCLIENT_LAME_DUCK_PERIOD": "0"},
+            cwd=Path(__file__).parents[2],
+        )
+    ours.close()
+    try:
+        assert child.wait(60) == 1
+    finally:
+        child.kill()
+        child.wait()
+
+
 def test_what_nobody_waits_for_is_reaped() -> None:
     """In a process of its own, whose children are its own."""
     program = (

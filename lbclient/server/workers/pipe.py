@@ -6,6 +6,7 @@ freezes with it. What that costs is for those who send it: see `messages`.
 
 import asyncio
 import pickle
+import select
 import socket
 from collections.abc import Callable
 
@@ -63,6 +64,14 @@ class Pipe:
 
     def __repr__(self) -> str:
         return f"<pipe, {self.dropped} messages dropped>"
+
+
+def wait_until_closed(end: socket.socket) -> None:
+    """Returns once nobody has the other end. It reads nothing, and may do so in any
+    thread, with a descriptor of its own."""
+    hangs_up = select.poll()
+    hangs_up.register(end, 0)
+    hangs_up.poll()
 
 
 def pair() -> tuple[socket.socket, socket.socket]:

@@ -27,6 +27,7 @@ from lbclient.server.workers.messages import (
 from lbclient.server.workers.orphans import is_init, reap
 from lbclient.server.workers.process import WorkerProcess
 from lbclient.server.workers.usage import TaskUsage
+from lbclient.server.workers.worker import LATE
 
 logger = Log(__name__)
 
@@ -35,8 +36,7 @@ logger = Log(__name__)
 PAUSES = Backoff(0.1, 30.0)
 STEADY = 10.0
 
-LATE = 5.0  # seconds beyond its period that a leaving worker has, before it is killed
-UNREADY = 5.0  # the same of one that never served
+UNREADY = 5.0  # seconds that a leaving worker has that never served
 
 # Seconds until a new worker of a reload is ready, warmup included; then it hangs.
 HANGS_AFTER = 600.0

@@ -2,15 +2,18 @@
 
 SIGTERM makes it leave, however often it comes: who stops a group of processes sends it
 to all, and the supervisor passes it on. Ctrl-C and SIGHUP are the supervisor's affair.
-If the supervisor is gone the worker leaves, too.
+If the supervisor is gone the worker leaves, too, and ends if something keeps it.
 """
 
 import asyncio
 import logging
+import os
 import signal
 import socket
+import time
 import traceback
 from contextlib import AsyncExitStack
+from threading import Thread
 
 import grpc
 import grpc.aio
@@ -22,7 +25,7 @@ from lbclient.log import Log
 from lbclient.server.reporting_server import ReportingServer
 from lbclient.server.running import Departure, run
 from lbclient.server.workers import factory
-from lbclient.server.workers.membership import Membership, join
+from lbclient.server.workers.membership import Membership, join, membership
 from lbclient.server.workers.messages import (
     AllQuiet,
     Assignment,
@@ -37,11 +40,13 @@ from lbclient.server.workers.messages import (
     UsageHeard,
     WorkerFailed,
 )
-from lbclient.server.workers.pipe import Pipe
+from lbclient.server.workers.pipe import Pipe, wait_until_closed
 
 logger = Log(__name__)
 
 IGNORED = (signal.SIGINT, signal.SIGHUP)
+
+LATE = 5.0  # seconds beyond its period that a leaving worker has, before it is killed
 
 MOST_STORY = 20_000  # characters of a traceback
 
@@ -61,6 +66,7 @@ def main(assignment: Assignment, end: socket.socket) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED)
     set_up_logging(assignment.log_level)
     pipe = Pipe(end)
+    Thread(target=_outlive_nobody, args=(end.dup(),), daemon=True).start()
     try:
         asyncio.run(_Worker(assignment, pipe).serve())
     except Exception as error:
@@ -72,6 +78,21 @@ def main(assignment: Assignment, end: socket.socket) -> None:
         story = "".join(traceback.format_exception(error))
         pipe.send(WorkerFailed(mistake, brief(error), story[-MOST_STORY:]))
         raise SystemExit(1) from None
+
+
+def _outlive_nobody(end: socket.socket) -> None:
+    """Ends a worker that has not left in time after its supervisor. A thread does it,
+    as a handler that never ends may hold the loop, and the process at its exit."""
+    wait_until_closed(end)
+    member = membership()
+    time.sleep(LATE + (0.0 if member is None else _period(member)))
+    os._exit(1)
+
+
+def _period(member: Membership) -> float:
+    if member.period is None:  # LBCLIENT_DISABLE, or there is no server yet
+        return ServerConfig.from_environment().lame_duck_period
+    return member.period
 
 
 class _Worker:
@@ -120,14 +141,11 @@ class _Worker:
             raise ConfigError("port", None, want)
 
     def _ready(self) -> None:
-        period = self._member.period
-        if period is None:  # LBCLIENT_DISABLE
-            period = ServerConfig.from_environment().lame_duck_period
         listening: tuple[str, ...] = (self._assignment.address or "",)
         if isinstance(self._server, ReportingServer):
             listening = self._server.statistics().ports
         own = tuple(self._member.own.items())
-        self._pipe.send(Ready(own, period, listening))
+        self._pipe.send(Ready(own, _period(self._member), listening))
 
     def _take(self, message: object) -> None:
         if isinstance(message, ServingPorts):
