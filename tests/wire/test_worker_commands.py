@@ -152,7 +152,7 @@ async def test_a_folder_that_is_set_for_metrics_is_used_and_left(
         await eventually(lambda: len(counters(tmp_path)) == 2)
         task.send(signal.SIGTERM)
         assert await task.ended() == 0
-    assert counters(tmp_path) == ["counter_ended.db"]
+    assert counters(tmp_path) == [f"counter_ended-{task.process.pid}.db"]
 
 
 async def test_a_folder_for_metrics_that_is_not_there_is_a_mistake() -> None:

@@ -54,15 +54,15 @@ def _folder() -> Iterator[str]:
 
 
 def end(directory: str, pid: int) -> None:
-    """Adds what an ended process counted to one file for all of them. Its own files are
-    gone then, so their number is bounded however often workers end."""
+    """Adds what an ended process counted to this one's file for all of them. Its own
+    files are gone then, so their number is bounded however often workers end."""
     mark_process_dead(pid, directory)  # type: ignore[no-untyped-call]
     for kind in ADDED_UP:
         file = Path(directory, f"{kind}_{pid}.db")
         if not file.exists():
             continue
         try:
-            _add(file, Path(directory, f"{kind}_ended.db"))
+            _add(file, Path(directory, f"{kind}_ended-{os.getpid()}.db"))
         except Exception:  # such as of a full disk, or of what was killed as it wrote
             logger.exception("metrics of an ended worker are lost")
         file.unlink()
