@@ -89,7 +89,9 @@ class Reported:
         self.refusals.clear()
 
     def disconnected(self) -> None:
-        """The connection is gone; watched from afar, what it refuses stays so."""
+        """The connection is gone, and who has the next one may be of another task.
+        Watched from afar, what it refuses stays so."""
+        self.workers = None
         if not self._lifecycle.is_away():
             self.refusals.clear()
 

@@ -69,19 +69,44 @@ async def test_ports_that_change_again_and_again_are_applied_now_and_then() -> N
     assert applied[2] - applied[1] >= 0.9 * LOOK_EVERY
 
 
-async def test_several_tasks_at_one_address_are_one_backend() -> None:
-    """Each tells workers of its own; to follow each in turn would be no end of it."""
-    workers = endpoints(lambda: None)
-    reported = Reported(
+def reported_to(workers: WorkerEndpoints, address: str) -> Reported:
+    lifecycle = SimpleNamespace(is_away=lambda: False)
+    return Reported(
         "test",
-        SHARED,
-        SimpleNamespace(lifecycle=None, take=None),  # type: ignore[arg-type]
+        address,
+        SimpleNamespace(lifecycle=lifecycle, take=None),  # type: ignore[arg-type]
         Load(),
         Condition(0.0),
         time.monotonic,
         takes_sessions=False,
-        tell_workers=partial(workers.hear, SHARED),
+        tell_workers=partial(workers.hear, address),
     )
+
+
+async def test_what_another_connection_was_told_does_not_count() -> None:
+    workers = endpoints(lambda: None)
+    reported = reported_to(workers, SHARED)
+    reported.hear_workers(told(1, 2))
+    own: Any = SimpleNamespace(
+        endpoint=Endpoint("10.0.0.1:1"), reported=reported_to(workers, "10.0.0.1:1")
+    )
+    own.reported.hear_workers(told(1, 2))
+    assert not workers.is_stranger(own)
+    own.reported.disconnected()
+    assert workers.is_stranger(own)  # until it is told again
+    # Nor does it keep the same from being told again, once it was forgotten.
+    workers.keep((Endpoint("10.0.0.9:50051"),))
+    workers.keep((Endpoint(SHARED),))
+    reported.disconnected()
+    reported.hear_workers(told(1, 2))
+    assert len(workers.expand(Endpoint(SHARED))) == 3
+    workers.stop()
+
+
+async def test_several_tasks_at_one_address_are_one_backend() -> None:
+    """Each tells workers of its own; to follow each in turn would be no end of it."""
+    workers = endpoints(lambda: None)
+    reported = reported_to(workers, SHARED)
     task = Endpoint(SHARED)
     reported.hear_workers(told(1, 2))
     assert len(workers.expand(task)) == 3
