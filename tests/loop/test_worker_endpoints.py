@@ -19,6 +19,7 @@ from lbclient.core.backends.task_workers import (
     LOOK_EVERY,
     MOST_DIALS,
     RETRIES,
+    SILENT_AFTER,
     ToldWorkers,
 )
 from lbclient.core.load import Load
@@ -81,6 +82,26 @@ def reported_to(workers: WorkerEndpoints, address: str) -> Reported:
         takes_sessions=False,
         tell_workers=partial(workers.hear, address),
     )
+
+
+async def test_a_worker_that_alone_is_not_reached_is_warned_of_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    backends = {
+        f"10.0.0.1:{port}": backend(f"10.0.0.1:{port}", port, state)
+        for port, state in ((1, State.READY), (2, State.CONNECTING))
+    }
+    workers = endpoints(lambda: None, backends)
+    workers.hear(SHARED, told(1, 2))
+    workers.changed(backends["10.0.0.1:1"])
+    await asyncio.sleep(SILENT_AFTER / 2)
+    assert not caplog.text
+    await eventually(lambda: "this worker gets no calls" in caplog.text)
+    backends["10.0.0.1:2"].state = State.REFUSING
+    workers.changed(backends["10.0.0.1:2"])
+    await asyncio.sleep(2 * SILENT_AFTER)
+    assert caplog.text.count("this worker gets no calls") == 1
+    workers.stop()
 
 
 async def test_what_another_connection_was_told_does_not_count() -> None:

@@ -52,6 +52,7 @@ class WorkerEndpoints:
         order: Callable[[Endpoint, int], Sequence[int]],
     ) -> None:
         self.given_up = 0
+        self._has_missed = False
         self._label = context.label
         self._clock = context.clock
         self._events = context.events
@@ -148,6 +149,8 @@ class WorkerEndpoints:
         is_changed, given_up = self._tasks.review(self._state_of, now)
         for task in given_up:
             self._give_up(task, now)
+        for worker in self._tasks.missed(self._state_of, now):
+            self._say_missed(worker)
         if is_changed:
             self._apply_soon()
         if (pause := self._tasks.review_in(now)) is not None:
@@ -161,6 +164,13 @@ class WorkerEndpoints:
         words += f" {len(self._tasks.shared_of(task))} connections"
         logger.about(level, words, channel=self._label, backend=task)
         self._events.add(now, task, "shared port", words)
+
+    def _say_missed(self, worker: str) -> None:
+        level = logging.DEBUG if self._has_missed else logging.WARNING
+        self._has_missed = True
+        words = "this worker gets no calls: its own port is not reached, and those of"
+        words += " others of its task are"
+        logger.about(level, words, channel=self._label, backend=worker)
 
     def stop(self) -> None:
         self._apply.clear()

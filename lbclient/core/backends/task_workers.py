@@ -12,7 +12,7 @@ address or behind a port mapping may be anybody's.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from math import inf
 from typing import NamedTuple
@@ -88,7 +88,9 @@ class WorkingTask:
     the numbers of the connections to the shared port, 1 at least, once the task was
     given up; `dials` is how often one of them was made again since each last had a
     worker of its own. `drops` is how often that was too often, and `restore_at` when
-    the dropped ones are tried again; None: none was dropped since."""
+    the dropped ones are tried again; None: none was dropped since. `missed` are own
+    ports that are not reached though others are, and when that is to be said; inf:
+    it was."""
 
     group: int
     told: tuple[int, ...]
@@ -101,6 +103,7 @@ class WorkingTask:
     dials: int = 0
     drops: int = 0
     restore_at: float | None = None
+    missed: dict[int, float] = field(default_factory=dict)
     portless: int = 0  # workers, which have no ports of their own
 
     def serving(self) -> int:
@@ -114,7 +117,9 @@ class WorkingTask:
         self.shared = (1, *sorted((*first, *new)[: count - 1]))
 
     def next_at(self) -> float:
-        """When something is tried again, while nothing is tried."""
+        """When something is tried again, or is to be said, while nothing is tried."""
+        if self.is_reached:
+            return min(self.missed.values(), default=inf)
         restore_at = inf if self.restore_at is None else self.restore_at
         return min(self.retry_at, restore_at)
 
@@ -369,9 +374,27 @@ class TaskWorkers:
         pauses = [
             LOOK_EVERY if task.tried_at is not None else max(0.0, task.next_at() - now)
             for task in self._tasks.values()
-            if not task.is_reached and task.next_at() < inf
+            if task.next_at() < inf
         ]
         return min(pauses, default=None)
+
+    def missed(self, state_of: Callable[[str], State | None], now: float) -> list[str]:
+        """The workers whose own ports have not been reached for SILENT_AFTER though
+        others of their task are; each one once."""
+        found = []
+        for shared, task in self._tasks.items():
+            states = {port: state_of(at(shared, port)) for port in task.own if port}
+            before, task.missed = task.missed, {}
+            if not task.is_reached or State.READY not in states.values():
+                continue
+            for port, state in states.items():
+                if state is None or state in REACHED:
+                    continue
+                task.missed[port] = before.get(port, now + SILENT_AFTER)
+                if now >= task.missed[port]:
+                    task.missed[port] = inf
+                    found.append(at(shared, port))
+        return found
 
     def _index(self) -> None:
         self._task_of = {
