@@ -49,7 +49,7 @@ PICKERS: dict[str, Callable[..., Picker]] = {
 }
 
 # Whoever goes by what is in flight: a cold backend is slow to finish what it has.
-WITHOUT_SLOW_START = (LeastLoaded, P2c, PeakEwma, Prequal, CacheAware)
+WITHOUT_SLOW_START = (LeastLoaded, P2c, PeakEwma, Prequal)
 
 
 def picker_factory(
@@ -75,7 +75,7 @@ def picker_factory(
     if balance_factor is not None and factory is ConsistentHashing:
         factory = partial(factory, balance_factor=balance_factor)
     if miss_cost is not None and factory is CacheAware:
-        return partial(factory, miss_cost=miss_cost)
-    if slow_start is None or factory in WITHOUT_SLOW_START:
+        factory = partial(factory, miss_cost=miss_cost)
+    if slow_start is None or PICKERS[picker] in WITHOUT_SLOW_START:
         return factory
     return partial(factory, slow_start=slow_start)

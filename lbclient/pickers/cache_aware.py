@@ -27,6 +27,7 @@ from lbclient.core.routing.key_hash import backend_hash, draw, hash64
 from lbclient.pickers.cache_memory import NOTHING, CachedOn, CacheMemory
 from lbclient.pickers.miss_cost import MissCost
 from lbclient.pickers.options import between
+from lbclient.pickers.slow_start import SLOW_START
 from lbclient.pickers.weighted_least_loaded import WeightedLeastLoaded
 
 QUEUE = "named_metrics.queue_length"
@@ -117,15 +118,24 @@ class CacheAware:
     `WeightedLeastLoaded`.
 
     `miss_cost`: seconds, above 0, that a backend takes for a key that it has not
-    cached; None: learned from how soon calls are answered. `keyed_picks` counts picks
+    cached; None: learned from how soon calls are answered. `slow_start`: seconds until
+    a newcomer has its full weight, for calls without keys. `keyed_picks` counts picks
     of calls with keys, `expected_hits` the keys of these that were probably cached,
     `asked_keys` all of them.
     """
 
-    def __init__(self, rng: Random, *, miss_cost: float | None = None) -> None:
+    def __init__(
+        self,
+        rng: Random,
+        *,
+        miss_cost: float | None = None,
+        slow_start: float = SLOW_START,
+    ) -> None:
         if miss_cost is not None:
             between("miss_cost", miss_cost, 1e-6, 3600.0)
-        self._inner = WeightedLeastLoaded(Random(rng.getrandbits(64)))
+        self._inner = WeightedLeastLoaded(
+            Random(rng.getrandbits(64)), slow_start=slow_start
+        )
         self.probes: list[Node] = self._inner.probes
         self.memory = CacheMemory()
         self.cost = MissCost(miss_cost)

@@ -285,6 +285,18 @@ def test_calls_without_keys_are_spread() -> None:
     assert fleet.picker.keyed_picks == 0
 
 
+def test_calls_with_keys_have_no_slow_start() -> None:
+    """What a newcomer has not answered is ahead of them, and nothing else."""
+    picks = []
+    for slow_start in (0.0, 3600.0):
+        fleet = Fleet(count=2, slow_start=slow_start)
+        fleet.nodes[1].load.enter_ready(fleet.now)
+        served = [fleet.serve(str(key)) for key in range(100)]
+        picks.append([fleet.nodes.index(node) for node in served])
+    assert picks[0] == picks[1]
+    assert 30 < sum(picks[0]) < 70
+
+
 def test_it_reads_as_english() -> None:
     fleet = Fleet(count=2, miss_cost=0.5)
     fleet.serve("a")

@@ -40,6 +40,18 @@ def test_slow_start_goes_to_pickers_by_name(name: str) -> None:
         assert weights[1] / weights[0] == pytest.approx(share, rel=1e-4)
 
 
+def test_slow_start_goes_to_pickers_with_an_option_of_their_own() -> None:
+    nodes = fake_nodes(2)
+    nodes[1].load.enter_ready(1000.0)
+    for name, options in (
+        ("consistent_hashing", {"balance_factor": 2.0}),
+        ("cache_aware", {"miss_cost": 0.01}),
+    ):
+        picker = picker_factory(name, 20.0, **options)(Random(1))
+        weights = picker.weights(nodes, 1010.0)
+        assert weights[1] / weights[0] == pytest.approx(0.55, rel=1e-4)
+
+
 def test_an_unknown_name_is_answered_with_those_there_are() -> None:
     with pytest.raises(ConfigError) as caught:
         picker_factory("fastest")
