@@ -13,7 +13,16 @@ from time import monotonic
 import grpc
 
 import lbclient
-from benchmarks.faults.fleet import SERVERS, Task, drive, fleet, ours, states, theirs
+from benchmarks.faults.fleet import (
+    SERVERS,
+    Tally,
+    Task,
+    drive,
+    fleet,
+    ours,
+    states,
+    theirs,
+)
 from benchmarks.faults.row import Result, Row
 from benchmarks.harness.load import until
 from benchmarks.harness.processes import PATIENCE
@@ -24,7 +33,7 @@ BACKENDS = 5
 RATE = 100.0  # calls/s
 LATENCY = 0.1  # seconds
 LONG = 20.0  # seconds; from there on the whole matrix is run
-MOST = int(0.02 * RATE * LONG)  # calls, also of a shorter run: it fails from its start
+MOST = int(0.02 * RATE * LONG)  # calls; of a shorter run half: it fails from its start
 SETTLE = 2.0  # seconds of calls until shares are compared
 # The same for one of ours that had no calls. At a utilization of 1 % what it does
 # beside its calls makes each of few look dear, so its share grows from a third.
@@ -123,17 +132,30 @@ async def one_fails(
         )
         said = [ejected(channel) for channel in channels]
     plain = Result(len(there), len(there.failed()))
+    most = MOST if seconds >= LONG else MOST // 2
     return [
         Row(
             f"1 of {BACKENDS} fails fast: {status} ({SERVERS[kind]})",
             f"at most {MOST} calls meet it in {LONG:.0f} s",
             Result(len(tally), len(tally.failed()), said=words),
             plain,
-            holds=len(tally.failed()) <= MOST,
+            holds=meetings(tally) <= most,
             variant=picker,
         )
         for picker, tally, words in zip(pickers, here, said, strict=True)
     ]
+
+
+def meetings(tally: Tally) -> int:
+    """Failed calls, but for those that only a busy machine makes fail: what was sent
+    before the end of the one counted last, of which the client could not know, and what
+    a server refused as it was overloaded."""
+    count, known_at = 0, 0.0
+    for call in sorted(tally.failed()):
+        if call.sent_at >= known_at and not call.words.startswith("overloaded: "):
+            count += 1
+            known_at = call.sent_at + call.seconds
+    return count
 
 
 def ejected(channel: lbclient.Channel) -> str:
