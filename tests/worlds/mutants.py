@@ -88,7 +88,7 @@ MUTANTS = [
     Mutant(
         "who gives up a read leaves a call that is not sent",
         "client/calls/streams.py",
-        "                    self._call.cancel()  # what grpc.aio",
+        "                    call.cancel()  # what grpc.aio",
         "                    pass  # what grpc.aio",
     ),
     Mutant(
@@ -247,8 +247,8 @@ MUTANTS = [
     Mutant(
         "the first answer of a stream is lost",
         "client/calls/streams.py",
-        "self._call._begin_reading(message)\n                    return",
-        "self._call._begin_reading(message)\n"
+        "call._begin_reading(message)\n                    return",
+        "call._begin_reading(message)\n"
         "                        continue\n                    return",
     ),
     Mutant(
