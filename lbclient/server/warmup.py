@@ -6,12 +6,10 @@ told to stop meanwhile does not wait for it: its process may end in the middle o
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from contextvars import copy_context
 from inspect import isawaitable, iscoroutinefunction
-from threading import Thread
 from typing import TypeAlias
 
+from lbclient.background.threads import in_daemon_thread
 from lbclient.core.errors import ConfigError
 
 Warmup: TypeAlias = Callable[[], Awaitable[object] | object]
@@ -29,7 +27,7 @@ async def warm_up(warmup: Warmup) -> None:
     if iscoroutinefunction(warmup) or iscoroutinefunction(type(warmup).__call__):
         result = warmup()
     else:
-        result = await _in_thread(warmup)
+        result = await in_daemon_thread("lbclient warmup", warmup)
     if isawaitable(result):
         await result
 
@@ -60,30 +58,3 @@ class Warming:
         task = self._task
         if task is not None and task is not asyncio.current_task():
             task.cancel()
-
-
-async def _in_thread(work: Callable[[], object]) -> object:
-    """As `asyncio.to_thread`, whose threads the loop's end would wait for."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[object] = loop.create_future()
-
-    def tell(result: object, error: BaseException | None) -> None:
-        if done.done():
-            return  # nobody waits any more
-        if error is None:
-            done.set_result(result)
-        else:
-            done.set_exception(error)
-
-    def run() -> None:
-        result, error = None, None
-        try:
-            result = copied.run(work)
-        except BaseException as raised:
-            error = raised
-        with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(tell, result, error)
-
-    copied = copy_context()
-    Thread(target=run, name="lbclient warmup", daemon=True).start()
-    return await done

@@ -3,7 +3,7 @@ of vLLM 0.10, SGLang 0.5, and Triton 24.x with and without TensorRT-LLM."""
 
 import pytest
 
-from lbclient.core.report.engine_page import MOST, EngineReading, read_page
+from lbclient.core.report.engine_page import LONGEST, MOST, EngineReading, read_page
 
 VLLM = """\
 # HELP vllm:num_requests_running Number of requests in model execution batches.
@@ -92,3 +92,48 @@ def test_a_page_of_many_series_is_bounded() -> None:
         for number in range(2 * MOST)
     )
     assert read_page(page).queue_length == MOST
+
+
+@pytest.mark.parametrize(
+    "series",
+    [
+        'vllm:num_requests_waiting{m="a"} 3 # {trace_id="x"} 0.5',
+        'vllm:num_requests_waiting 3 # {trace_id="x"} 0.5',
+        'vllm:num_requests_waiting{m="a}b",n="c\\"} 7",} 3 1760000000000',
+        "vllm:num_requests_waiting{}\t3",
+    ],
+)
+def test_labels_end_at_the_first_brace_outside_of_quotes(series: str) -> None:
+    assert read_page(series).queue_length == 3.0
+
+
+@pytest.mark.parametrize(
+    "series",
+    [
+        'vllm:num_requests_waiting{m="a} 3',
+        'vllm:num_requests_waiting{m="a" 3',
+        'vllm:num_requests_waiting{m="a}" 3',
+        "vllm:num_requests_waiting",
+    ],
+)
+def test_labels_without_an_end_have_no_value(series: str) -> None:
+    assert read_page(series) == EngineReading()
+
+
+@pytest.mark.parametrize(
+    "repeated", ["a", " ", '"', "}", '{"', '"}', '{a="}" ', "{\\", "} ", '="a",']
+)
+def test_a_line_takes_time_in_proportion_to_its_length(repeated: str) -> None:
+    """A square of it would be minutes."""
+    for begin in ("nv_", "nv_a{", 'nv_a{b="', "nv_a ", "nv_a{} "):
+        line = (begin + repeated * LONGEST)[:LONGEST]
+        assert read_page(f"{line}\n" * 32) == EngineReading()
+
+
+@pytest.mark.parametrize(("longer", "count"), [(0, 3.0), (1, None)])
+def test_a_line_that_is_too_long_is_none_of_an_engine(
+    longer: int, count: float | None
+) -> None:
+    begin, end = 'vllm:num_requests_waiting{m="', '"} 3'
+    model = "a" * (LONGEST - len(begin) - len(end) + longer)
+    assert read_page(f"{begin}{model}{end}\n").queue_length == count

@@ -7,6 +7,7 @@ same, and count once. Of shares of memories the largest counts.
 """
 
 import re
+from collections.abc import Iterator
 from math import inf
 from typing import NamedTuple
 
@@ -30,9 +31,16 @@ MEMORY = (
     ("nv_trt_llm_kv_cache_block_metrics", 'kv_cache_block_type="fraction"'),
 )
 RANK = re.compile(r'\b(?:tp|pp|moe_ep)_rank="[^"]*",?')  # of one of several GPUs
+PREFIXES = ("vllm:", "sglang:", "nv_")
+# A name, labels up to the first "}" outside of quotes, and a value. A timestamp may be
+# behind it, or an exemplar, which has braces of its own. No two parts match the same
+# text, so the time is linear in the line.
 SERIES = re.compile(
-    r"^(vllm:|sglang:|nv_)([a-zA-Z0-9_:]+)(?:\{([^\n]*)\})?[ \t]+(\S+)", re.MULTILINE
+    r"([a-zA-Z0-9_:]+)"
+    r'(?:\{([^"}]*(?:"[^"\\]*(?:\\.[^"\\]*)*"[^"}]*)*)\})?'
+    r"[ \t]+(\S+)"
 )
+LONGEST = 2**14  # characters of a line; engines have some 200, so others are not theirs
 MOST = 1000  # series of one metric; a page of more is none of an engine
 
 Series = list[tuple[str, float]]
@@ -48,14 +56,19 @@ class EngineReading(NamedTuple):
 
 
 def read_page(text: str) -> EngineReading:
-    """
+    """Reads a page line by line, so other threads run meanwhile: the interpreter stands
+    still while one expression is matched.
+
     >>> read_page('vllm:num_requests_waiting{engine="0",model_name="m"} 3.0')
     EngineReading(queue_length=3.0, running=None, kv_cache=None)
     """
     wanted = {name for names in (QUEUED, RUNNING, MEMORY) for name, _ in names}
     found: dict[str, Series] = {}
-    for prefix, rest, labels, value in SERIES.findall(text):
-        name = prefix + rest
+    for begin, end in _lines(text):
+        match = SERIES.match(text, begin, end)
+        if not match:
+            continue
+        name, labels, value = match.groups("")
         if name in wanted and len(series := found.setdefault(name, [])) < MOST:
             try:
                 number = float(value)
@@ -68,6 +81,17 @@ def read_page(text: str) -> EngineReading:
         _total(_first(RUNNING, found)),
         _largest(_first(MEMORY, found)),
     )
+
+
+def _lines(text: str) -> Iterator[tuple[int, int]]:
+    """Where lines begin and end that may have a metric of an engine."""
+    begin = 0
+    while begin < len(text):
+        end = text.find("\n", begin)
+        end = len(text) if end < 0 else end
+        if end - begin <= LONGEST and text.startswith(PREFIXES, begin):
+            yield begin, end
+        begin = end + 1
 
 
 def _first(names: tuple[tuple[str, str], ...], found: dict[str, Series]) -> Series:

@@ -1,0 +1,42 @@
+"""Runs code that blocks in a thread of its own, for which nothing waits at the end.
+
+The event loop's end waits for the threads of `asyncio.to_thread`; a thread cannot be
+stopped, so a lookup of a name or a peer that hangs would hold up the process's exit.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import copy_context
+from threading import Thread
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def in_daemon_thread(name: str, work: Callable[[], T]) -> asyncio.Future[T]:
+    """Begins `work` in a daemon thread of this name. What it returns or raises is the
+    future's; whoever cancels the future leaves the thread to itself."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def tell(result: T) -> None:
+        if not done.done():  # somebody waits yet
+            done.set_result(result)
+
+    def tell_failed(error: BaseException) -> None:
+        if not done.done():
+            done.set_exception(error)
+
+    def run() -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            try:
+                result = copied.run(work)
+            except BaseException as error:
+                loop.call_soon_threadsafe(tell_failed, error)
+            else:
+                loop.call_soon_threadsafe(tell, result)
+
+    copied = copy_context()
+    Thread(target=run, name=name, daemon=True).start()
+    return done
