@@ -26,6 +26,7 @@ from lbclient.core.errors import ConfigError
 from lbclient.core.overload.admission import BUILT_IN_SIGNALS, LOAD
 from lbclient.core.protocols import UsageStore
 from lbclient.core.quotas.quota import HIGHEST, limits, rooms
+from lbclient.core.report.named_metrics import LONGEST, MOST, is_tellable
 
 # Who may be named as `ServerConfig.customer`.
 MTLS = "mtls"
@@ -44,6 +45,20 @@ def _check_signals(field: str, value: Any) -> Any:
             want = f"another name: {own} are the server's own signals"
             raise ConfigError(field, name, want)
         SIGNAL.check(f"{field}[{name!r}]", signal)
+    return value
+
+
+def _check_named_metrics(field: str, value: Any) -> Any:
+    if value is not None and not isinstance(value, Mapping):
+        raise ConfigError(field, value, NAMED_METRICS.want)
+    _check_signals(field, value)
+    for name in value or ():
+        if not is_tellable(name):
+            want = f"names of up to {LONGEST} bytes, all printable"
+            raise ConfigError(field, name, want)
+    if value is not None and len(value) > MOST:
+        want = f"at most {MOST} names, not {len(value)}: a load report has no more"
+        raise ConfigError(field, value, want)
     return value
 
 
@@ -93,6 +108,10 @@ def _threshold(high: float) -> Kind:
 
 RATE = f"CPU seconds a second, 0 to {HIGHEST}"
 SIGNALS = Kind("callables without arguments, by name", _check_signals)
+NAMED_METRICS = Kind(
+    f"callables without arguments, by up to {MOST} names of up to {LONGEST} bytes",
+    _check_named_metrics,
+)
 QUOTAS = Kind(f"{RATE}, by customer", _check_quotas, place="code or TOML")
 QUOTA = Kind(
     f"{RATE}, or such limits by criticality",
@@ -179,7 +198,7 @@ class ServerConfig(Sourced):
     )
     named_metrics: Mapping[str, Callable[[], float]] | None = setting(
         None,
-        SIGNALS,
+        NAMED_METRICS,
         help="Metrics of the application by name, read every 0.1 s, that load reports "
         "carry and nothing is refused for. NaN: not known now, so it is left out.",
     )
@@ -333,3 +352,7 @@ class ServerConfig(Sourced):
 
     def __post_init__(self) -> None:
         self._check_each()
+        for name in self.named_metrics or ():
+            if name in (self.signals or ()):
+                want = "another name: a signal in `signals` has this one"
+                raise ConfigError("named_metrics", name, want)

@@ -110,6 +110,16 @@ def test_a_wrong_channel_setting_is_named_with_its_value_and_bound(
         ),
         ("signals", {"disk": 0.5}, r"signals\['disk'\] = 0.5: want a callable"),
         ("signals", {"disk": asyncio.sleep}, "no coroutine"),
+        ("named_metrics", 7, "named_metrics = 7: want callables .* up to 16 names"),
+        ("named_metrics", {"load": float}, "= 'load': want another name"),
+        ("named_metrics", {"p": 1}, r"named_metrics\['p'\] = 1: want a callable"),
+        ("named_metrics", {"é" * 21: float}, "= 'é{21}': want names of up to 40 "),
+        ("named_metrics", {"a\nb": float}, "of up to 40 bytes, all printable"),
+        (
+            "named_metrics",
+            {f"pool {number}": float for number in range(17)},
+            "named_metrics = {'pool .*: want at most 16 names, not 17",
+        ),
         ("quota_store", 7, "redis://host:port/db.fleet=name"),
         ("quota_store", "", "redis://host:port"),
         ("quota_store", "http://cache", "redis://host:port"),
@@ -135,6 +145,15 @@ def test_a_wrong_server_setting_is_named_with_its_value_and_bound(
 ) -> None:
     with pytest.raises(ConfigError, match=want):
         ServerConfig(**{field: value})
+
+
+def test_a_metric_has_no_name_of_a_signal() -> None:
+    """The report would have the signal's value."""
+    own: Any = {"signals": {"pool": float}, "named_metrics": {"pool": float}}
+    with pytest.raises(ConfigError, match="named_metrics = 'pool': want another name"):
+        ServerConfig(**own)
+    most: Any = {f"{number:040}": float for number in range(16)}
+    assert ServerConfig(named_metrics=most, signals=own["signals"]).signals
 
 
 def test_a_default_quota_may_be_by_criticality(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ class NamedMetrics:
         """
         before, self._smoothed = self._smoothed, {}
         for name, value in values.items():
-            if len(self._smoothed) < MOST and _is_short(name) and 0.0 <= value < inf:
+            if len(self._smoothed) < MOST and is_tellable(name) and 0.0 <= value < inf:
                 ewma = before.get(name) or Ewma(self._smoothing)
                 ewma.update(value, now)
                 self._smoothed[name] = ewma
@@ -50,5 +50,6 @@ class NamedMetrics:
         return f"<{told or 'no signals'}>"
 
 
-def _is_short(name: str) -> bool:
+def is_tellable(name: str) -> bool:
+    """Whether reports may carry a metric of this name."""
     return is_printable(name) and len(name.encode()) <= LONGEST
