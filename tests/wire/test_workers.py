@@ -10,6 +10,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
@@ -109,7 +110,9 @@ async def test_one_scrape_shows_all_workers(
         seen: dict[str, float] = {}
 
         async def scrape() -> None:
-            seen.update(await counted())
+            # prometheus_client fails where a worker has just made a file, empty so far.
+            with suppress(HTTPError):
+                seen.update(await counted())
 
         names = (
             "lbclient_calls_total",
