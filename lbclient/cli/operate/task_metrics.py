@@ -1,6 +1,7 @@
 """One scrape of all workers: the supervisor serves what each has written to files."""
 
 import os
+import struct
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
@@ -109,4 +110,7 @@ async def scraped_at(port: object, host: str) -> AsyncIterator[Ended | None]:
 
 def _exposition(registry: CollectorRegistry, request: HttpRequest) -> HttpResponse:
     encode, kind = choose_encoder(",".join(request.headers.get("accept", ())))
-    return HttpResponse(kind, encode(registry))
+    try:
+        return HttpResponse(kind, encode(registry))
+    except struct.error:  # a worker has just made a file, which is empty so far
+        return HttpResponse(kind, encode(registry))
