@@ -199,7 +199,8 @@ def _parts_of(url: object) -> SplitResult:
 def _read(parts: SplitResult, limit: float) -> EngineReading:
     """Without a proxy, as an engine is near, and without redirects."""
     make = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-    connection = make(parts.hostname or "", parts.port, timeout=limit)
+    port = parts.port or make.default_port  # else an IPv6 address would be split
+    connection = make(parts.hostname or "", port, timeout=limit)
 
     def answer_of(reader: socket.socket, **how: Any) -> HTTPResponse:
         timed: Any = _Timed(reader, limit)
