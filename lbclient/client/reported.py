@@ -119,10 +119,14 @@ class Reported:
             self._load.observe(self._of_address(report), self._clock())
         return is_believed
 
-    def hear_workers(self, told: ToldWorkers | None, worker_id: int = 0) -> None:
+    def hear_workers(
+        self, told: ToldWorkers | None, worker_id: int = 0, is_ours: bool = False
+    ) -> None:
         """Takes what the server says of its task's workers, before its state, and which
-        of them it is. NO_WORKERS: it says that it has none."""
+        of them it is. NO_WORKERS: it says that it has none. None: nothing yet; if it
+        `is_ours`, it will."""
         self.worker_id = worker_id
+        self.is_ours = self.is_ours or is_ours
         if told is not None and told != self.workers and not self.is_shared():
             self.workers = told
             self._tell_workers(told)

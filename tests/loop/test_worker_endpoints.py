@@ -18,6 +18,7 @@ from lbclient.core.backends.condition import Condition
 from lbclient.core.backends.task_workers import (
     LOOK_EVERY,
     MOST_DIALS,
+    NO_WORKERS,
     RETRIES,
     SILENT_AFTER,
     ToldWorkers,
@@ -115,6 +116,10 @@ async def test_what_another_connection_was_told_does_not_count() -> None:
     assert not workers.is_stranger(own)
     own.reported.disconnected()
     assert workers.is_stranger(own)  # until it is told again
+    own.reported.hear_workers(None, 0, True)  # a server of ours that tells no more yet
+    assert not workers.is_stranger(own)
+    own.reported.hear_workers(NO_WORKERS, 0, True)
+    assert workers.is_stranger(own)
     # Nor does it keep the same from being told again, once it was forgotten.
     workers.keep((Endpoint("10.0.0.9:50051"),))
     workers.keep((Endpoint(SHARED),))

@@ -90,6 +90,8 @@ class WorkerEndpoints:
     def is_stranger(self, backend: Backend) -> bool:
         """Whether who answers there is not the worker that is awaited."""
         told = backend.reported.workers
+        if told is None and backend.reported.is_ours:
+            return False  # it has not said yet, as where it refused a health stream
         group = 0 if told is None else told.group
         return self._tasks.is_stranger(backend.endpoint.address, group)
 

@@ -84,9 +84,10 @@ class PacedWatch:
             # First: whose state it is decides whether it counts.
             told = self._watch.health
             workers = told.workers
-            if workers is None and told.is_ours and state is TaskState.SERVING:
-                workers = NO_WORKERS
-            self._reported.hear_workers(workers, told.task_id)
+            is_all = told.is_ours and self._watch.streams.open > 0
+            if workers is None and is_all and state is TaskState.SERVING:
+                workers = NO_WORKERS  # what refuses a stream tells a state, and no more
+            self._reported.hear_workers(workers, told.task_id, told.is_ours)
         is_believed = self._reported.hear(state, report, reason)
         if self._watch is not None:
             health = self._watch.health
