@@ -25,10 +25,10 @@ from lbclient.core.model import LoadReport
 from lbclient.core.protocols import N, Node
 from lbclient.core.routing.key_hash import backend_hash, draw, hash64
 from lbclient.pickers.cache_memory import NOTHING, CachedOn, CacheMemory
+from lbclient.pickers.keyed import ByKeys
 from lbclient.pickers.miss_cost import MissCost
 from lbclient.pickers.options import between
 from lbclient.pickers.slow_start import SLOW_START
-from lbclient.pickers.weighted_least_loaded import WeightedLeastLoaded
 
 QUEUE = "named_metrics.queue_length"
 EXPIRATION = 180.0  # seconds; a report that is older counts as none (gRFC A58)
@@ -108,7 +108,7 @@ class CacheHome:
         return f"<{self.node.endpoint.address}: {len(self.pending)} unanswered>"
 
 
-class CacheAware:
+class CacheAware(ByKeys):
     """Sends calls where they are answered soonest: a cached key saves its price, a
     queue costs its time.
 
@@ -133,20 +133,14 @@ class CacheAware:
     ) -> None:
         if miss_cost is not None:
             between("miss_cost", miss_cost, 1e-6, 3600.0)
-        self._inner = WeightedLeastLoaded(
-            Random(rng.getrandbits(64)), slow_start=slow_start
-        )
-        self.probes: list[Node] = self._inner.probes
+        super().__init__(rng, slow_start)
         self.memory = CacheMemory()
         self.cost = MissCost(miss_cost)
-        self.keyed_picks = self.asked_keys = 0
+        self.asked_keys = 0
         self.expected_hits = 0.0
-        self._backends = 0
-        self._built_for: Sequence[Node] = ()
         self._homes: dict[Node, CacheHome] = {}
         self._present: list[CacheHome] = []
         self._numbers = 0
-        self._step_at = -inf
         self._last: tuple[CallHints | None, CacheHome | None] = (None, None)
         self._service = 1.0  # seconds that a call takes by itself, the mean
         self._others = 0.0  # calls of others that wait at a backend, the mean
@@ -155,17 +149,10 @@ class CacheAware:
 
     # --- picks ---------------------------------------------------------------
 
-    def pick(self, ready: Sequence[N], now: float) -> N:
-        self._backends = len(ready)
-        return self._inner.pick(ready, now)
-
     def pick_for(self, call: CallHints, ready: Sequence[N], now: float) -> N:
         if not call.keys:
             return self.pick(ready, now)
-        if ready is not self._built_for:
-            self._follow(ready, now)
-        if now >= self._step_at:
-            self._step(now)
+        self._catch_up(ready, now)
         last, home = self._last
         if last is call and home is not None:  # it was not sent there
             home.take(id(call), now)
@@ -279,8 +266,6 @@ class CacheAware:
                     self._begin_anew(home)
             home.index, home.left_at = index, inf
             self._present.append(home)
-        self._built_for = ready
-        self._backends = len(ready)
 
     def _next_number(self) -> int:
         self._numbers += 1
@@ -321,9 +306,6 @@ class CacheAware:
             self._foreign += GAIN * (active / (own + active) - self._foreign)
 
     # --- for people to look at -------------------------------------------------
-
-    def probed(self, node: Node, report: LoadReport | None, now: float) -> None:
-        self._inner.probed(node, report, now)
 
     def weights(self, ready: Sequence[N], now: float) -> Sequence[float]:
         return self._inner.weights(ready, now)

@@ -21,7 +21,7 @@ from random import Random
 
 from lbclient.core.call_hints import CallHints
 from lbclient.core.load import FORGOTTEN_AFTER
-from lbclient.core.model import Endpoint, Endpoints, LoadReport
+from lbclient.core.model import Endpoint, Endpoints
 from lbclient.core.protocols import N, Node
 from lbclient.core.routing import key_hash
 from lbclient.pickers.key_homes import (
@@ -32,9 +32,9 @@ from lbclient.pickers.key_homes import (
     requests_bound,
     utilization_bound,
 )
+from lbclient.pickers.keyed import ByKeys
 from lbclient.pickers.options import between
 from lbclient.pickers.slow_start import MOMENT, SLOW_START, SlowStart
-from lbclient.pickers.weighted_least_loaded import WeightedLeastLoaded
 
 BALANCE_FACTOR = 1.25  # the paper's examples; HAProxy's manual: 125 to 150
 MOST_ORDERS = 1000  # of keys that are kept, k numbers each
@@ -45,7 +45,7 @@ KeyOrder = tuple[float, tuple[KeyHome, ...], Endpoint | None]
 comes before them."""
 
 
-class ConsistentHashing:
+class ConsistentHashing(ByKeys):
     """Sends calls with one key to one backend, the same for all clients.
 
     Use it for sessions, shards and caches: `lbclient.key` sets the key of calls. Of
@@ -68,15 +68,10 @@ class ConsistentHashing:
     ) -> None:
         self._rng = rng
         self._factor = between("balance_factor", balance_factor, 1.05, 10.0)
-        self._inner = WeightedLeastLoaded(
-            Random(rng.getrandbits(64)), slow_start=slow_start
-        )
+        super().__init__(rng, slow_start)
         self._slow_start = SlowStart(between("slow_start", slow_start, 0.0, 3600.0))
-        self.probes: list[Node] = self._inner.probes
-        self.keyed_picks = self.first_choices = 0
+        self.first_choices = 0
         self._last: tuple[CallHints | None, bool] = (None, False)
-        self._backends = 0
-        self._built_for: Sequence[Node] = ()
         self._homes: dict[Node, KeyHome] = {}  # of those here, and that left of late
         self._present: list[KeyHome] = []
         self.want: Callable[[Endpoint], None] = lambda endpoint: None
@@ -86,7 +81,7 @@ class ConsistentHashing:
         # Of the fleet, by key; last used is last.
         self._firsts: OrderedDict[str, Endpoint] = OrderedDict()
         self._orders: OrderedDict[str, KeyOrder] = OrderedDict()  # last used is last
-        self._stepped_at = self._step_at = -inf
+        self._stepped_at = -inf
         self._horizon = TUNING.shortest_horizon
         self._active = 1.0  # requests in flight on a backend, the mean
         self._weight = 1.0  # of a backend, the mean
@@ -94,17 +89,10 @@ class ConsistentHashing:
 
     # --- picks ---------------------------------------------------------------
 
-    def pick(self, ready: Sequence[N], now: float) -> N:
-        self._backends = len(ready)
-        return self._inner.pick(ready, now)
-
     def pick_for(self, call: CallHints, ready: Sequence[N], now: float) -> N:
         if not call.keys:
             return self.pick(ready, now)
-        if ready is not self._built_for:
-            self._follow(ready, now)
-        if now >= self._step_at:
-            self._step(now)
+        self._catch_up(ready, now)
         key = call.keys[0]
         where, order, beyond = self._order_of(key)
         if self._members:
@@ -231,8 +219,6 @@ class ConsistentHashing:
                 home.begin_anew()
             home.index, home.left_at = index, inf
             self._present.append(home)
-        self._built_for = ready
-        self._backends = len(ready)
 
     def _step(self, now: float) -> None:
         """Brings up to date what changes slowly. O(k), four times a second."""
@@ -274,9 +260,6 @@ class ConsistentHashing:
                 home.take(node.endpoint)
 
     # --- for people to look at -------------------------------------------------
-
-    def probed(self, node: Node, report: LoadReport | None, now: float) -> None:
-        self._inner.probed(node, report, now)
 
     def weights(self, ready: Sequence[N], now: float) -> Sequence[float]:
         ramps = self._slow_start.shares(ready, now)
