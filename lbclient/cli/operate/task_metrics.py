@@ -15,6 +15,7 @@ from prometheus_client.mmap_dict import MmapedDict
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 from lbclient.admin.http import HttpRequest, HttpResponse, Site
+from lbclient.cli.operate.task_site import port_of, served
 from lbclient.core.errors import ConfigError
 from lbclient.log import Log
 from lbclient.metrics.multiprocess import DIRECTORY
@@ -91,21 +92,14 @@ async def scraped_at(port: object, host: str) -> AsyncIterator[Ended | None]:
     if port is None:
         yield None
         return
-    if type(port) is not int or not 0 < port < 65536:
-        raise ConfigError("metrics", port, "a port, 1 to 65535")
+    number = port_of("metrics", port)
     with _folder() as directory:
         registry = CollectorRegistry()
         MultiProcessCollector(registry, path=directory)  # type: ignore[no-untyped-call]
         answer = partial(_exposition, registry)
         site = Site({"/metrics": answer, "/": answer}, names=None)
-        try:
-            await site.open(host.strip("[]"), port)
-        except OSError as error:
-            raise RuntimeError(f"no metrics on {host}:{port}: {error}") from error
-        try:
+        async with served("metrics", site, host, number):
             yield partial(end, directory)
-        finally:
-            await site.close()
 
 
 def _exposition(registry: CollectorRegistry, request: HttpRequest) -> HttpResponse:

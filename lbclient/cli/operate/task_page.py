@@ -11,7 +11,7 @@ from lbclient.admin.history import History
 from lbclient.admin.http import Site
 from lbclient.admin.siblings import Siblings
 from lbclient.admin.snapshot import MOST_CHANNELS, snapshot
-from lbclient.core.errors import ConfigError
+from lbclient.cli.operate.task_site import port_of, served
 from lbclient.server.workers.supervisor import Supervisor
 
 # Numbers of servers and channels of one process in the page; a process has fewer.
@@ -57,20 +57,12 @@ async def shown_at(
     if port is None:
         yield None
         return
-    if type(port) is not int or not 0 < port < 65536:
-        raise ConfigError("page", port, "a port, 1 to 65535")
+    number = port_of("page", port)
     supervisors: list[Supervisor] = []
 
     def described() -> dict[str, Any]:
         return together(supervisors[0].described() if supervisors else [])
 
-    served = pages(History(), Siblings(host), described)
-    site = Site(served, {"localhost", host})
-    try:
-        await site.open(host, port)
-    except OSError as error:
-        raise RuntimeError(f"no page on {host}:{port}: {error}") from error
-    try:
+    site = Site(pages(History(), Siblings(host), described), {"localhost", host})
+    async with served("page", site, host, number):
         yield supervisors.append
-    finally:
-        await site.close()
