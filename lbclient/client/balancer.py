@@ -156,7 +156,7 @@ class Balancer:
                     self.picks.chosen(backend, id(counts), now, self.picker)
                 return backend
             lost += 1
-            self.backends.lost(backend, lost)
+            self.backends.lost(backend, is_second=lost == 2)
         return None
 
     # --- attempts ------------------------------------------------------------

@@ -108,15 +108,17 @@ class Backends:
         workers = self.connections.workers
         return self.pool.has(backend) and workers.is_double(backend)
 
-    def lost(self, backend: Backend, number: int = 1) -> None:
-        """A pick found it without a connection, as the first of that pick, or a later
-        one. The second has all others looked at: to find them one by one costs a new
-        `ready` for each."""
-        self.observe(backend, State.CONNECTING, "connection lost")
-        if number == 2:
+    def lost(self, backend: Backend, *, is_second: bool) -> None:
+        """A pick found it without a connection. If it `is_second` of that pick, all are
+        looked at: to find them one by one costs a new `ready` for each."""
+        self._lost(backend)
+        if is_second:
             for other in self.pool.ready:
                 if not is_ready(other.channel):
-                    self.lost(other)
+                    self._lost(other)
+
+    def _lost(self, backend: Backend) -> None:
+        self.observe(backend, State.CONNECTING, "connection lost")
 
     def _leaves(self, backend: Backend) -> None:
         self.outliers.forget(backend)
