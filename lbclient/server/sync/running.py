@@ -1,16 +1,12 @@
-"""Starts and drains synchronous servers, and runs one in a worker.
-
-What blocks does so in threads that nobody waits for when the process ends.
-"""
+"""Starts and drains synchronous servers, and runs one in a worker."""
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import Future
 from inspect import iscoroutinefunction
-from threading import Thread
 
 import grpc
 
+from lbclient.background.threads import in_daemon_thread
 from lbclient.config import ServerConfig
 from lbclient.core.errors import ConfigError
 from lbclient.server.running import Departure
@@ -39,21 +35,6 @@ def drain(server: grpc.Server) -> None:
         server.stop(ServerConfig.from_environment().lame_duck_period).wait()
 
 
-def begin(work: Callable[[], object]) -> "Future[None]":
-    """In a daemon thread, as the main one waits for signals."""
-    done: Future[None] = Future()
-
-    def run() -> None:
-        try:
-            work()
-            done.set_result(None)
-        except BaseException as error:
-            done.set_exception(error)
-
-    Thread(target=run, name="lbclient serve", daemon=True).start()
-    return done
-
-
 async def run_sync(
     server: grpc.Server,
     warmup: Warmup | None,
@@ -71,16 +52,20 @@ async def run_sync(
         if leave.done():
             await _unless(hurry, lambda: drain(server))
     finally:
-        await asyncio.wrap_future(begin(lambda: server.stop(None).wait()))
+        await _begin(lambda: server.stop(None).wait())
 
 
 async def _unless(
     signalled: "asyncio.Future[None]", work: Callable[[], object]
 ) -> None:
     """Waits for the work, but not beyond the signal. Raises what the work raises."""
-    doing = asyncio.wrap_future(begin(work))
+    doing = _begin(work)
     await asyncio.wait((doing, signalled), return_when=asyncio.FIRST_COMPLETED)
     if doing.done():
         doing.result()
     else:
         doing.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+
+def _begin(work: Callable[[], object]) -> "asyncio.Future[object]":
+    return in_daemon_thread("lbclient serve", work)

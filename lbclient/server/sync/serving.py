@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from contextlib import contextmanager
-from threading import Event
+from threading import Event, Thread
 from typing import Any
 
 import grpc
@@ -14,7 +14,7 @@ import grpc
 from lbclient.core.model import State
 from lbclient.log import Log
 from lbclient.server.serving import SIGNALS
-from lbclient.server.sync.running import begin, drain, start
+from lbclient.server.sync.running import drain, start
 from lbclient.server.warmup import Warmup, check
 
 POLL_INTERVAL = 0.05  # seconds in which a signal is noticed
@@ -41,15 +41,30 @@ def serve_sync(server: grpc.Server, warmup: Warmup | None = None) -> None:
 
     with _handling(on_signal):
         try:
-            _until(leave, begin(lambda: start(server, warmup)))
+            _until(leave, _begin(lambda: start(server, warmup)))
             while not leave.is_set() and server.wait_for_termination(POLL_INTERVAL):
                 pass
             if leave.is_set():
                 words = "stopping; send the signal again to stop immediately; %r"
                 logger.info(words, server, state=State.LAME_DUCK.value)
-                _until(hurry, begin(lambda: drain(server)))
+                _until(hurry, _begin(lambda: drain(server)))
         finally:
             server.stop(None).wait()
+
+
+def _begin(work: Callable[[], object]) -> "Future[None]":
+    """In a daemon thread, as the main one waits for signals."""
+    done: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            work()
+            done.set_result(None)
+        except BaseException as error:
+            done.set_exception(error)
+
+    Thread(target=run, name="lbclient serve", daemon=True).start()
+    return done
 
 
 def _until(signalled: Event, work: "Future[None]") -> None:
