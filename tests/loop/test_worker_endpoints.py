@@ -150,7 +150,7 @@ async def test_a_connection_that_is_dropped_goes_at_once_and_comes_back(
     lands: str,
 ) -> None:
     """Also where the first one lands at the worker of another, which then goes."""
-    backends = {one: backend(one, 11) for one in (SHARED, f"{SHARED}#2")}
+    backends: dict[str, Any] = {}
     applied: list[int] = []
 
     def apply() -> None:
@@ -159,6 +159,7 @@ async def test_a_connection_that_is_dropped_goes_at_once_and_comes_back(
     workers = endpoints(apply, backends)
     workers.hear(SHARED, ToldWorkers(7, (), 2))  # without own ports
     await eventually(lambda: applied == [2])
+    backends |= {one: backend(one, 11) for one in (SHARED, f"{SHARED}#2")}
     for _ in range(2 * MOST_DIALS):
         assert workers.is_double(backends[lands])
     assert workers.is_double(backends[lands]) is (lands != SHARED)
@@ -169,4 +170,25 @@ async def test_a_connection_that_is_dropped_goes_at_once_and_comes_back(
     del applied[:]
     await asyncio.sleep(RETRIES.after(1))
     await eventually(lambda: applied == [2])
+    workers.stop()
+
+
+async def test_two_at_one_worker_part_when_a_worker_is_replaced_at_once() -> None:
+    """The connection that was to go with a worker stays if another one has come before
+    that was applied. Meanwhile the first one landed at the worker of the second."""
+    backends = {one: backend(one, 11) for one in (SHARED, f"{SHARED}#2")}
+    again: list[str] = []
+    for address, each in backends.items():
+        each.dial_again = lambda reason, address=address: again.append(address)
+    workers = endpoints(lambda: None, backends)
+    workers.hear(SHARED, ToldWorkers(7, (), 2))
+    await eventually(lambda: again)
+    again.clear()
+    backends[SHARED].reported.worker_id = 12
+    workers.hear(SHARED, ToldWorkers(7, (), 3))
+    await asyncio.sleep(0)
+    assert again == []  # each has a worker of its own
+    backends[SHARED].reported.worker_id = 11
+    workers.hear(SHARED, ToldWorkers(7, (), 2))
+    await eventually(lambda: again == [f"{SHARED}#2"])
     workers.stop()

@@ -86,6 +86,9 @@ class WorkerEndpoints:
             words = "%d workers behind %s"
             logger.about(logging.DEBUG, words, count, task, channel=self._label)
             self._change()
+            for one in self._tasks.doubles(address, self._worker_at):
+                if (backend := self._backend_at(one)) is not None:
+                    self.is_double(backend)
 
     def is_stranger(self, backend: Backend) -> bool:
         """Whether who answers there is not the worker that is awaited."""

@@ -310,6 +310,20 @@ class TaskWorkers:
         task.shared = tuple(n for n in task.shared if n != last)
         return Landing.ALONE if address == shared else Landing.DROPPED
 
+    def doubles(self, address: str, worker_at: WorkerAt) -> list[str]:
+        """The connections to this task's shared port whose worker one before them has.
+
+        There are some where a worker is replaced so fast that the connection which was
+        to go is wanted again: nobody looked where the others had landed meanwhile.
+        """
+        found, taken = [], set[int]()
+        for one in self.shared_of(self.task_of(address)):
+            worker = worker_at(one)
+            if worker and worker in taken:
+                found.append(one)
+            taken.add(worker)
+        return found
+
     def keep(self, endpoints: Endpoints) -> None:
         """Takes what the resolver names: other tasks are forgotten, and none of these
         is a worker of another one."""
