@@ -296,6 +296,18 @@ def test_workers_without_own_ports_have_a_connection_each() -> None:
     assert len(addresses(known)) == 2
 
 
+def test_of_two_workers_without_own_ports_one_may_be_gone_for_a_while() -> None:
+    """A connection that must land at the same one again and again is not given up for
+    the next worker, too."""
+    known = TaskWorkers()
+    assert known.learn(SHARED, ToldWorkers(GROUP, (), 2), 0.0)
+    assert known.learn(SHARED, ToldWorkers(GROUP, (), 1), 0.0)
+    assert addresses(known) == [SHARED]
+    assert not known.learn(SHARED, ToldWorkers(GROUP, (), 0), 0.0)  # all leave
+    assert known.learn(SHARED, ToldWorkers(GROUP, (), 2), 0.0)
+    assert addresses(known) == numbered(2)
+
+
 def test_who_is_at_an_own_port_is_no_task_of_its_own(workers: TaskWorkers) -> None:
     assert not workers.learn("10.0.0.1:1", ToldWorkers(OTHER, (), 3), 1.0)
     assert workers.counts() == (1, 0, 0)

@@ -255,7 +255,9 @@ class TaskWorkers:
     ) -> bool:
         shared = dialled(address)
         task = self._tasks.get(shared)
-        if told.serving < 2 or address in self._task_of:
+        if not told.serving or address in self._task_of:
+            return False  # all leave, or it is a worker's own port
+        if told.serving == 1 and task is None:
             return False
         if task is not None and task.portless == told.serving:
             return False
@@ -310,18 +312,20 @@ class TaskWorkers:
         task.shared = tuple(n for n in task.shared if n != last)
         return Landing.ALONE if address == shared else Landing.DROPPED
 
-    def doubles(self, address: str, worker_at: WorkerAt) -> list[str]:
-        """The connections to this task's shared port whose worker one before them has.
+    def doubles(self, worker_at: WorkerAt) -> list[str]:
+        """The connections to shared ports whose worker one before them has.
 
         There are some where a worker is replaced so fast that the connection which was
         to go is wanted again: nobody looked where the others had landed meanwhile.
         """
-        found, taken = [], set[int]()
-        for one in self.shared_of(self.task_of(address)):
-            worker = worker_at(one)
-            if worker and worker in taken:
-                found.append(one)
-            taken.add(worker)
+        found = []
+        for shared in self._tasks:
+            taken = set[int]()
+            for one in self.shared_of(shared):
+                worker = worker_at(one)
+                if worker and worker in taken:
+                    found.append(one)
+                taken.add(worker)
         return found
 
     def keep(self, endpoints: Endpoints) -> None:
