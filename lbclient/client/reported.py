@@ -193,6 +193,13 @@ class Reported:
             return health.state, health.reason
         return TaskState.SERVING, ""
 
+    def answered(self, health: wire.Health) -> tuple[TaskState, str]:
+        """As `believed`, of an answer over the backend's connection: it also tells
+        which worker has that, perhaps before a stream does."""
+        if health.report is not None and not self.worker_id:
+            self.worker_id = health.report.task_id
+        return self.believed(health)
+
     def seen(self, health: wire.Health, now: float) -> None:
         """Takes the UDP port and the load from the answer of a backend without a
         connection."""

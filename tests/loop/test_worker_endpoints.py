@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from lbclient import wire
 from lbclient.client.backends.worker_endpoints import WorkerEndpoints
 from lbclient.client.channel_context import channel_context
 from lbclient.client.reported import Reported
@@ -24,7 +25,7 @@ from lbclient.core.backends.task_workers import (
     ToldWorkers,
 )
 from lbclient.core.load import Load
-from lbclient.core.model import Endpoint, LoadReport, State
+from lbclient.core.model import Endpoint, LoadReport, State, TaskState
 from tests.waiting import eventually
 
 SHARED = "10.0.0.1:50051"
@@ -171,6 +172,30 @@ async def test_a_connection_that_is_dropped_goes_at_once_and_comes_back(
     await asyncio.sleep(RETRIES.after(1))
     await eventually(lambda: applied == [2])
     workers.stop()
+
+
+async def test_a_connection_that_comes_back_while_it_drains_is_looked_at() -> None:
+    """Until that is applied it is not among the channel's backends."""
+    second = backend(f"{SHARED}#2", 11)
+    again: list[str] = []
+    second.dial_again = lambda reason: again.append(reason)
+    backends = {SHARED: backend(SHARED, 11)}
+
+    def apply() -> None:
+        backends[second.endpoint.address] = second
+
+    workers = endpoints(apply, backends)
+    workers.hear(SHARED, ToldWorkers(7, (), 2))
+    await eventually(lambda: again)
+    workers.stop()
+
+
+async def test_an_answer_on_the_connection_tells_whose_it_is() -> None:
+    """Perhaps before a stream does."""
+    reported = reported_to(endpoints(lambda: None), SHARED)
+    health = wire.Health(TaskState.SERVING, report=LoadReport(task_id=11))
+    assert reported.answered(health) == (TaskState.SERVING, "")
+    assert reported.worker_id == 11
 
 
 async def test_two_at_one_worker_part_when_a_worker_is_replaced_at_once() -> None:

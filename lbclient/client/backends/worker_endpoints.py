@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lbclient.background.tasks import Alarm
@@ -58,7 +59,7 @@ class WorkerEndpoints:
         self._events = context.events
         self._tasks = TaskWorkers(order)
         self._backend_at = backend_at
-        self._apply = Alarm(context.tasks, apply)
+        self._apply = Alarm(context.tasks, partial(self._apply_now, apply))
         self._look = Alarm(context.tasks, self._look_at_tasks)
 
     def counts(self) -> tuple[int, int, int]:
@@ -86,9 +87,6 @@ class WorkerEndpoints:
             words = "%d workers behind %s"
             logger.about(logging.DEBUG, words, count, task, channel=self._label)
             self._change()
-            for one in self._tasks.doubles(address, self._worker_at):
-                if (backend := self._backend_at(one)) is not None:
-                    self.is_double(backend)
 
     def is_stranger(self, backend: Backend) -> bool:
         """Whether who answers there is not the worker that is awaited."""
@@ -148,6 +146,12 @@ class WorkerEndpoints:
         """At once, but for servers that tell of other workers again and again."""
         since = asyncio.get_running_loop().time() - self._apply.rang_at
         self._apply.set_unless_sooner(max(0.0, LOOK_EVERY - since))
+
+    def _apply_now(self, apply: Callable[[], None]) -> None:
+        apply()
+        for one in self._tasks.doubles(self._worker_at):
+            if (backend := self._backend_at(one)) is not None:
+                self.is_double(backend)
 
     def _look_at_tasks(self) -> None:
         now = self._clock()

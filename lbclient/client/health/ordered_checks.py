@@ -86,7 +86,7 @@ class OrderedChecks:
             if isinstance(health, Unanswered):
                 self._take(self._lifecycle.trust.checked(None, self._clock()))
             else:
-                state, reason = self._reported.believed(health)
+                state, reason = self._reported.answered(health)
                 self._take(self._lifecycle.trust.checked(state, self._clock(), reason))
 
     # --- over another one -----------------------------------------------------
