@@ -1,6 +1,7 @@
 """Runs worlds: `python -m tests.worlds --seed 7 --trace`, or `--minutes 30`.
 
-Of clients, or with `--servers` of servers.
+Of clients, with `--workers` of clients and tasks of several workers, or with
+`--servers` of servers.
 
 With one seed it tells the story; `--trace` of everything. With minutes, or a number of
 worlds, it runs one seed after the other, shrinks what breaks a promise, and tells that.
@@ -15,7 +16,7 @@ from collections.abc import Callable
 
 from tests.worlds.arrivals import arrivals_of
 from tests.worlds.either import AnyPlan, broken, run
-from tests.worlds.plan import plan_of
+from tests.worlds.plan import plan_of, workers_of
 from tests.worlds.shrinking import Shrinking
 from tests.worlds.story import story
 
@@ -24,6 +25,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser("tests.worlds", description=__doc__)
     parser.add_argument("--seed", type=int, help="one world, or the first of many")
     parser.add_argument("--servers", action="store_true", help="worlds of servers")
+    parser.add_argument("--workers", action="store_true", help="tasks with workers")
     parser.add_argument("--trace", action="store_true", help="tell everything")
     parser.add_argument("--shrink", action="store_true", help="make it smaller first")
     parser.add_argument("--minutes", type=float, help="run worlds for so long")
@@ -69,6 +71,8 @@ def main() -> int:
     asked = arguments()
     first = asked.seed or 0
     make: Callable[[int], AnyPlan] = arrivals_of if asked.servers else plan_of
+    if asked.workers:
+        make = workers_of
     if asked.minutes is None and asked.worlds is None:
         return 0 if tell(make(first), asked.shrink, asked.trace) else 1
     minutes = asked.minutes if asked.minutes is not None else 1e6

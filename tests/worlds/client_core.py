@@ -340,14 +340,15 @@ class ClientCore:
                 return
             if not host.is_reachable():
                 return  # nobody answers
-            if host.listener is None:
+            server = host.accepting()
+            if server is None:
                 delay = host.link.takes()
                 refused = "Failed to connect to remote host: Connection refused"
                 self.clock.after(
                     delay, lambda: self._failed(attempt, began_at, refused)
                 )
                 return
-            greet(host.listener)
+            greet(server)
 
         def greet(server: Any) -> None:
             """The kernel has accepted; the other core must speak."""
@@ -359,7 +360,7 @@ class ClientCore:
         def established(server: Any) -> None:
             if self._attempt is not attempt or not host.is_reachable():
                 return
-            if server is not host.listener:
+            if server not in host.listeners:
                 self._failed(attempt, began_at, "Socket closed")
                 return
             give_up.cancel()

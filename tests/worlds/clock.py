@@ -11,6 +11,7 @@ import selectors
 import socket
 from asyncio import events
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from math import inf
 from random import Random
@@ -55,7 +56,34 @@ class ProcessLoop(asyncio.SelectorEventLoop):
         self._working = 0.0  # of them, in the turn that runs
         self.turn_takes = 0.0  # seconds of CPU time, each turn by itself
         self.errors: list[str] = []  # what nobody caught
+        # What the kernel tells: descriptors that can be read, signals.
+        self.readers: dict[Any, Callable[[], object]] = {}
+        self.signals: dict[int, Callable[[], object]] = {}
+        self.member: Any = None  # of a worker: its place in its task
+        self.task: Any = None  # of a supervisor: its task
         self.set_exception_handler(self._note_error)
+
+    def add_reader(  # type: ignore[override]
+        self, fd: Any, callback: Any, *args: Any
+    ) -> None:
+        self.readers[fd] = partial(callback, *args)
+
+    def remove_reader(self, fd: Any) -> bool:
+        return self.readers.pop(fd, None) is not None
+
+    def add_signal_handler(  # type: ignore[override]
+        self, sig: int, callback: Any, *args: Any
+    ) -> None:
+        self.signals[sig] = partial(callback, *args)
+
+    def forget(self) -> None:
+        """All that its process was told to do."""
+        self.readers.clear()
+        self.signals.clear()
+        self.member = self.task = None
+
+    def remove_signal_handler(self, sig: int) -> bool:
+        return self.signals.pop(sig, None) is not None
 
     def time(self) -> float:
         return self.clock.now + self._working
@@ -117,6 +145,11 @@ def worked() -> float:
     """CPU seconds of the process whose code runs; in the place of `thread_time`."""
     loop = events._get_running_loop()
     return loop.worked if isinstance(loop, ProcessLoop) else 0.0
+
+
+def member() -> Any:
+    """Of the process whose code runs; in the place of `membership`."""
+    return getattr(events._get_running_loop(), "member", None)
 
 
 class Clock:

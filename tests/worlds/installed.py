@@ -4,6 +4,7 @@ Within `installed` grpcio's and lbclient's code is unmodified; what it asks of t
 outside is answered by the world, and so is the same for the same seed.
 """
 
+import asyncio
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -21,20 +22,23 @@ from lbclient import grpc_seam
 from lbclient.client.backends import idleness
 from lbclient.client.health.udp import Prober
 from lbclient.grpc_seam import intake, private
-from lbclient.server import sampler
+from lbclient.server import parts, reporting_server, sampler
 from lbclient.server.overload import charging, core_queue, gate, system_readings
 from lbclient.server.overload.run_queue import RunQueue
 from lbclient.server.quotas import cpu_timing, quota_enforcer
 from lbclient.server.quotas.memory_store import ProcessStore
-from lbclient.server.report import reporter, udp_sessions
+from lbclient.server.report import health, reporter, udp_sessions
 from lbclient.server.report import udp as responder
 from lbclient.server.statistics import ContentionStatistics
+from lbclient.server.workers import process, supervisor, worker
+from lbclient.server.workers.membership import Membership
 from tests.worlds.client_core import ClientCore
-from tests.worlds.clock import Clock, ProcessLoop, worked
+from tests.worlds.clock import Clock, ProcessLoop, member, worked
 from tests.worlds.datagrams import Datagrams, binding, sending
 from tests.worlds.memory_channel import MemoryChannel
 from tests.worlds.memory_server import MemoryContext, MemoryServer
 from tests.worlds.network import Host, Network
+from tests.worlds.workers import MemoryPipe, MemoryProcess, pair
 
 SAMPLE_INTERVAL = 0.3  # seconds; every 0.1 s takes 40 % of a world's time
 
@@ -89,6 +93,31 @@ def _replaced(stack: ExitStack, owner: Any, name: str, value: Any) -> None:
     before = getattr(owner, name)
     setattr(owner, name, value)
     stack.callback(setattr, owner, name, before)
+
+
+def _join(place: Membership) -> Membership:
+    """In the place of `join`: of the process whose code runs."""
+    loop: Any = asyncio.get_running_loop()
+    loop.member = place
+    return place
+
+
+def _replace_processes(stack: ExitStack, chance: Any) -> None:
+    """Processes of workers, their pipes and signals."""
+    for module in (reporting_server, parts, health, quota_enforcer):
+        _replaced(stack, module, "membership", member)
+    _replaced(stack, worker, "join", _join)
+    _replaced(stack, worker, "Pipe", MemoryPipe)
+    _replaced(stack, process, "Pipe", MemoryPipe)
+    _replaced(stack, process, "pair", pair)
+    _replaced(stack, process, "SPAWN", SimpleNamespace(Process=MemoryProcess))
+    # The number of a process is its descriptor.
+    kernel = SimpleNamespace(pidfd_open=lambda pid: pid, close=lambda _: None)
+    _replaced(stack, process, "os", kernel)
+    _replaced(stack, supervisor, "SystemRandom", chance)
+    _replaced(stack, supervisor, "is_init", lambda: False)
+    no_cpu = SimpleNamespace(read=lambda now: 0.0)
+    _replaced(stack, parts, "TaskCpuMeter", lambda processes: no_cpu)
 
 
 def _forget_grpcio() -> None:
@@ -152,6 +181,7 @@ def installed(
         _replaced(stack, reporter, "SystemRandom", chance)
         _replaced(stack, idleness, "SystemRandom", chance)
         _replaced(stack, system_readings, "MemoryMeter", no_memory)
+        _replace_processes(stack, chance)
         _forget_grpcio()
         was_on = gc.isenabled()
         gc.disable()  # a collection ends what was dropped, whenever it comes

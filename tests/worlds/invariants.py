@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
 
+from lbclient.core.backends.task_workers import MOST_DIALS
 from lbclient.core.retries.retry import ATTEMPTS, BURST, RATIO
 from tests.worlds.caller import Seen
 from tests.worlds.client_core import WINDOW
 from tests.worlds.plan import HEALS, KINDS, MAY_REPEAT
+from tests.worlds.workers import TaskMachine
 
 if TYPE_CHECKING:
     from tests.worlds.world import World
@@ -282,6 +284,8 @@ def _well(world: "World") -> Iterator[str]:
     counted = late if len(_listed(world)) <= MOST_SURE else world.probes
     since = counted[0].began_at
     for address in _listed(world):
+        if address in world.working:
+            continue  # its workers are backends
         backend = states.get(address)
         if backend is None or backend.state != "ready":
             yield f"{address} is {backend and (backend.state, backend.reason)}"
@@ -290,6 +294,26 @@ def _well(world: "World") -> Iterator[str]:
         is_called = any(at >= since for at in world.sent.get(address, ()))
         if not is_called and not backend.in_flight:
             yield f"{address} is ready, and had none of {len(counted)} calls: {backend}"
+
+
+@promise("every worker is called", "workers.md")
+def _workers(world: "World") -> Iterator[str]:
+    late = _late(world)
+    if not (late and world.statistics):
+        return
+    since = late[0].began_at
+    for address, working in world.working.items():
+        task = world.machines[address]
+        assert isinstance(task, TaskMachine)
+        if 1 < world.shared.get(address, 0) < len(working):
+            continue  # chance found no connection for one of them; it is tried later
+        for label in working:
+            if not any(at >= since for at in task.served.get(label, ())):
+                yield (
+                    f"{label} had none of {len(late)} calls; {len(working)} serve,"
+                    f" {world.shared.get(address)} connections are to be to their port"
+                    f" {[str(b) for b in world.statistics.backends]}"
+                )
 
 
 @promise("who does not answer gets few calls", "health.md")
@@ -312,7 +336,10 @@ def _ill(world: "World") -> Iterator[str]:
         if others or machine.plan.kind != "lbclient":
             continue
         sent = [
-            at for at in world.sent.get(machine.host.address, ()) if found < at < end
+            at
+            for host in machine.hosts
+            for at in world.sent.get(host.address, ())
+            if found < at < end
         ]
         if len(sent) > 3:
             yield f"{len(sent)} calls to {machine} in {end - found:.1f} s of {fault}"
@@ -325,13 +352,16 @@ def _room(world: "World") -> Iterator[str]:
 
 @promise("connections are few", "subsetting.md")
 def _few(world: "World") -> Iterator[str]:
+    workers = Counter({one.address: one.workers for one in world.plan.servers})
     stalls = Counter(one.host.address for _, _, _, one in world.faults if one)
     for address, most in world.most_connections.items():
         # A connection that was given up for a new one stays for a while.
-        if most > max(MOST_CONNECTIONS, 3 + stalls[address]):
+        if most > max(MOST_CONNECTIONS, 3 + stalls[address]) + workers[address]:
             yield f"{most} connections to {address} at a time"
     for address, count in world.dialled.items():
-        if count > 20 + 2 * world.clock.now:
+        # Those to a shared port are made again until each has a worker of its own.
+        again = workers[address] * MOST_DIALS * (1 + len(world.faults))
+        if count > 20 + 2 * world.clock.now + again:
             yield f"{count} attempts to connect to {address} in {world.clock.now:.0f} s"
 
 

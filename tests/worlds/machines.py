@@ -64,11 +64,14 @@ def garbled(rng: Random, data: bytes, kind_of: Any) -> bytes:
 def clean_up(loops: list[ProcessLoop]) -> None:
     """Lets go of all that ran on loops that are over, so that it is collected here and
     not in the next world."""
+    task: asyncio.Task[Any] | None
     for loop in loops:
         for task in asyncio.all_tasks(loop):
             task._log_destroy_pending = False  # type: ignore[attr-defined]
         loop._ready.clear()  # type: ignore[attr-defined]
         loop._scheduled.clear()  # type: ignore[attr-defined]
+        loop.forget()
+    task = None
     gc.collect()  # and what nobody retrieved is told now
     for loop in loops:
         loop.close()
@@ -77,7 +80,7 @@ def clean_up(loops: list[ProcessLoop]) -> None:
 class Mute(grpc.GenericRpcHandler):
     """Health services that hang while the server is to be mute."""
 
-    def __init__(self, process: "ServerProcess") -> None:
+    def __init__(self, process: "Service") -> None:
         self._process = process
 
     def service(self, details: Any) -> Any:
@@ -90,16 +93,26 @@ class Mute(grpc.GenericRpcHandler):
         return grpc.stream_stream_rpc_method_handler(hang)
 
 
-class ServerProcess:
-    """One life of a server."""
+class Service:
+    """A server of a machine, and its handlers, in one process."""
 
     def __init__(self, machine: "Machine", loop: ProcessLoop) -> None:
         self.machine = machine
         self.loop = loop
-        self.world = machine.world
         self.is_mute = False
-        self.server: Any = None  # until its loop runs
-        self._starting = loop.create_task(self._start())
+
+    def make(self) -> Any:
+        """The server, which listens nowhere yet."""
+        handlers = {
+            path.rpartition("/")[2]: getattr(grpc, f"{kind}_rpc_method_handler")(
+                getattr(self, f"_{kind}")
+            )
+            for path, kind in KINDS.items()
+        }
+        generic = grpc.method_handlers_generic_handler("world.World", handlers)
+        server = self._make()
+        server.add_generic_rpc_handlers((Mute(self), generic))
+        return server
 
     def _make(self) -> Any:
         plan, machine = self.machine.plan, self.machine
@@ -108,28 +121,16 @@ class ServerProcess:
             options = (("grpc.max_concurrent_streams", plan.slots),)
         if plan.kind == "lbclient":
             config = ServerConfig(
-                utilization=lambda: machine.utilization(),
+                utilization=lambda: machine.utilization(self.loop),
                 utilization_replaces=True,
                 signals={"strain": lambda: machine.strain},
                 udp_health=machine.world.plan.udp,
                 lame_duck_period=10.0,
+                worker_ports="off" if plan.own == "off" else "any",
             )
             return Server(config=config, options=options, clock=self.loop.time)
         plain = grpc.aio.server(options=options)
         return plain if plan.kind == "plain" else PlainServer(plain, ())
-
-    async def _start(self) -> None:
-        handlers = {
-            path.rpartition("/")[2]: getattr(grpc, f"{kind}_rpc_method_handler")(
-                getattr(self, f"_{kind}")
-            )
-            for path, kind in KINDS.items()
-        }
-        generic = grpc.method_handlers_generic_handler("world.World", handlers)
-        self.server = self._make()
-        self.server.add_generic_rpc_handlers((Mute(self), generic))
-        self.server.add_insecure_port(self.machine.host.address)
-        await self.server.start()
 
     @property
     def cores(self) -> list[ServerCore]:
@@ -141,7 +142,7 @@ class ServerProcess:
     async def _begin(self, request: bytes, context: Any) -> tuple[int, bytes, float]:
         number, takes, parts, size, ends, drips, _ = request.split(b" ", 6)
         machine = self.machine
-        machine.executes(int(number), context)
+        machine.executes(int(number), context, self.loop)
         if machine.is_failing:
             await context.abort(Code.INTERNAL, f"broken at {machine.host.address}")
         if machine.is_hanging:
@@ -186,6 +187,21 @@ class ServerProcess:
             yield answer
 
 
+class ServerProcess(Service):
+    """One life of a server."""
+
+    def __init__(self, machine: "Machine", loop: ProcessLoop) -> None:
+        super().__init__(machine, loop)
+        self.world = machine.world
+        self.server: Any = None  # until its loop runs
+        self._starting = loop.create_task(self._start())
+
+    async def _start(self) -> None:
+        self.server = self.make()
+        self.server.add_insecure_port(self.machine.host.address)
+        await self.server.start()
+
+
 class Machine:
     """A machine with an address, what is wrong with it, and its server's process."""
 
@@ -193,35 +209,51 @@ class Machine:
         self.world = world
         self.plan = plan
         self.host = host
-        self.process: ServerProcess | None = None
+        self.process: Any = None  # a ServerProcess, or a task of workers
         self.strain = 0.0
         self.is_lying = self.is_failing = self.is_hanging = False
         self.ill_since: float | None = None  # with what shows in no calls' errors
         self._rng = Random(f"{world.plan.seed} {plan.address}")
         self._executed_at: deque[float] = deque()
 
-    def executes(self, number: int, context: Any) -> None:
+    @property
+    def hosts(self) -> list[Host]:
+        """Its ports."""
+        return [self.host]
+
+    def executes(self, number: int, context: Any, loop: ProcessLoop) -> None:
         self._executed_at.append(self.world.clock.now)
         self.world.executes(number, self, context)
 
-    def utilization(self) -> float:
-        """Of 50 requests a second, as it has had them lately."""
+    def utilization(self, loop: ProcessLoop) -> float:
+        """Of 50 requests a second, as it has had them lately, in this process."""
         now = self.world.clock.now
         while self._executed_at and self._executed_at[0] < now - 2.0:
             self._executed_at.popleft()
         if self.is_lying:
             return self._rng.choice(LIES)
-        return 0.02 + len(self._executed_at) / 100
+        return 0.02 + self._requests_lately(loop, now) / 100
+
+    def _requests_lately(self, loop: ProcessLoop, now: float) -> int:
+        return len(self._executed_at)
 
     def is_up(self) -> bool:
         return self.process is not None
 
     def start(self) -> None:
         if self.process is None:
-            self.host.is_gone = False
+            for host in self.hosts:
+                host.is_gone = False
             loop = self.world.clock.start(self.host.address)
-            self.process = ServerProcess(self, loop)
-            self.host.changed()
+            self.process = self._begin_process(loop)
+            self.changed()
+
+    def _begin_process(self, loop: ProcessLoop) -> Any:
+        return ServerProcess(self, loop)
+
+    def changed(self) -> None:
+        for host in self.hosts:
+            host.changed()
 
     def die(self, with_machine: bool = False) -> None:
         process, self.process = self.process, None
@@ -231,7 +263,8 @@ class Machine:
             self.world.bury(process.loop)
 
     def vanish(self) -> None:
-        self.host.is_gone = True
+        for host in self.hosts:
+            host.is_gone = True
         self.die(with_machine=True)
 
     async def _leave(self, process: ServerProcess, in_order: bool) -> None:

@@ -69,7 +69,7 @@ class Request:
 
     async def finish(self, code: int, details: str, trailers: tuple[Any, ...]) -> None:
         self.is_answered = True
-        garbles = self.stream.core.host.garbles
+        garbles = self.stream.connection.host.garbles
         if garbles is not None:
             trailers = tuple(
                 (key, garbles(value, LoadReport) if key == LOAD_KEY else value)
@@ -113,7 +113,7 @@ class MemoryContext(grpc.aio.ServicerContext[Any, Any]):
         request.check()
         raw = _coded(self._serialize, message)
         request.begin_response()
-        garbles = request.stream.core.host.garbles
+        garbles = request.stream.connection.host.garbles
         if garbles is not None and request.stream.method == WATCH_METHOD:
             raw = garbles(raw, HealthReport)
         await request.stream.send(raw)
@@ -295,10 +295,9 @@ class MemoryServer:
         if self._state != "new":
             raise cygrpc.UsageError("Server not in ready state")
         self._state = "running"
-        for host in self._hosts:
-            self._core = ServerCore(host, self._loop, self._options)
-            self._cores.append(self._core)
-            self._core.listen()
+        self._core = ServerCore(self._hosts, self._loop, self._options)
+        self._cores.append(self._core)
+        self._core.listen()
         self._serving = self._loop.create_task(self._serve())
         await asyncio.sleep(0)
 

@@ -4,11 +4,14 @@ Seeds draw moments by chance. Here a call goes its way once, and the instants at
 anything was done are noted: a message has come, a task went on. Then it is made again
 for each of them, with a GOAWAY, a crash, a cancellation or its deadline just then.
 
-    python -m tests.worlds.moments
+    python -m tests.worlds.moments                  all of them
+    python -m tests.worlds.moments Get Chat         of calls to these methods
 """
 
+import argparse
+import gc
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from tests.worlds.invariants import broken
@@ -63,9 +66,10 @@ def variants(plan: Plan, at: float) -> Iterator[tuple[str, Plan]]:
         yield how, replace(plan, calls=(*others, ended))
 
 
-def breaches(every: int = 1) -> Iterator[str | None]:
-    """One for each world, of each `every`th instant: None, or what it broke."""
-    for method in KINDS:
+def breaches(every: int = 1, methods: Sequence[str] = ()) -> Iterator[str | None]:
+    """One for each world, of each `every`th instant: None, or what it broke.
+    `methods`: of calls to these alone."""
+    for method in methods or KINDS:
         for is_first in (True, False):
             plan = plan_of(method, is_first)
             for instant in instants(plan)[::every]:
@@ -80,8 +84,16 @@ def breaches(every: int = 1) -> Iterator[str | None]:
 
 
 def main() -> int:
+    known = {path.rpartition("/")[2]: path for path in KINDS}
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("methods", nargs="*", help=f"of {', '.join(known)}; all")
+    asked = parser.parse_args()
+    methods = [known[name] for name in asked.methods]
     count = failed = 0
-    for words in breaches():
+    gc.freeze()
+    for words in breaches(methods=methods):
         count += 1
         if words is not None:
             failed += 1

@@ -37,24 +37,39 @@ class Link:
         """Whether a datagram is lost."""
         return self.lost > 0.0 and self._rng.random() < self.lost
 
+    def choose(self, some: list[Any]) -> Any:
+        return self._rng.choice(some)
+
     def takes(self) -> float:
         return (self.delay + self.extra) * (0.5 + self._rng.random())
 
 
 class Host:
-    """A machine with one address, and the process that listens there, if any."""
+    """A machine at one of its ports, and the processes that listen there: workers share
+    one. `shut`: what a firewall does with who connects, "refused" or "silent"."""
 
     def __init__(self, address: str, link: Link) -> None:
         self.address = address
         self.link = link
         self.garbles: Callable[[bytes, Any], bytes] | None = None  # reports, for now
         self.is_gone = False  # switched off: nothing answers, not even its kernel
-        self.listener: ServerCore | None = None
+        self.shut = ""
+        self.listeners: dict[ServerCore, None] = {}
         self.cores: list[ServerCore] = []  # of all processes, ever
         self.connections: list[Connection] = []
 
     def is_reachable(self) -> bool:
-        return not (self.link.is_cut or self.is_gone)
+        return not (self.link.is_cut or self.is_gone or self.shut == "silent")
+
+    def accepting(self) -> ServerCore | None:
+        """Who has the next connection: of several the kernel takes any, a frozen one,
+        too."""
+        if self.shut == "refused":
+            return None
+        if len(self.listeners) > 1:
+            one: ServerCore = self.link.choose(list(self.listeners))
+            return one
+        return next(iter(self.listeners), None)
 
     def changed(self) -> None:
         """The link, the machine or its process is another one than before."""

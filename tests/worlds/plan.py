@@ -9,7 +9,8 @@ from random import Random
 from typing import Any
 
 HEALS = 40.0  # seconds after the last fault in which all must be well again
-PROBE_EVERY = 0.5  # seconds between two calls of that time
+# Seconds between two calls of that time; many where each worker is to have some.
+PROBE_EVERY, PROBE_WORKERS_EVERY = 0.5, 0.1
 FIRST_PROBE = 1000  # their numbers
 
 IDEMPOTENT, ONCE = "/world.World/Get", "/world.World/Put"
@@ -50,6 +51,23 @@ MORE_SERVER_FAULTS = {
     "lose": (2, 1.0, 20.0),  # half of all datagrams
 }
 MORE_CLIENT_FAULTS = {"resolver lies": (2, 0.5, 5.0)}  # all endpoints are others
+# To tasks with workers. "own ports": a firewall changes what it does with them.
+WORKER_FAULTS = {
+    "kill worker": (20, 0.1, 0.1),
+    "kill and kill again": (10, 0.1, 1.0),  # the one that takes its place, so soon
+    "freeze worker": (8, 0.2, 15.0),
+    "block worker": (8, 0.1, 5.0),
+    "reload": (10, 0.1, 0.1),
+    "own ports": (6, 1.0, 20.0),
+    "crash": (6, 0.2, 10.0),
+    "drain": (6, 0.1, 5.0),
+    "freeze": (4, 0.2, 15.0),
+    "cut": (6, 0.1, 15.0),
+    "vanish": (3, 1.0, 10.0),
+    "slow": (4, 0.5, 10.0),
+    "goaway": (5, 0.1, 0.1),
+    "goaway abrupt": (4, 0.1, 0.1),
+}
 CLIENT_FAULTS = {
     "resolver fails": (10, 1.0, 20.0),
     "resolver is empty": (6, 1.0, 20.0),
@@ -61,11 +79,20 @@ CLIENT_FAULTS = {
 
 @dataclass(frozen=True)
 class ServerPlan:
-    """`kind`: lbclient, health (grpc.health.v1 alone) or plain (no health)."""
+    """`kind`: lbclient, health (grpc.health.v1 alone) or plain (no health). `workers`:
+    how many share the port; 0: it is one process. `own`: what becomes of who connects
+    to a worker's own port: "reached", "refused" or "silent"; "off": there is none."""
 
     address: str
     kind: str
     slots: int | None = None
+    workers: int = 0
+    own: str = "reached"
+
+    def __str__(self) -> str:
+        if not self.workers:
+            return f"{self.kind} at {self.address}"
+        return f"{self.workers} workers at {self.address}, own ports {self.own}"
 
 
 @dataclass(frozen=True)
@@ -118,7 +145,7 @@ class Plan:
     udp: bool = False  # servers answer health checks by UDP
 
     def __str__(self) -> str:
-        kinds = ", ".join(f"{one.kind} at {one.address}" for one in self.servers)
+        kinds = ", ".join(map(str, self.servers))
         said = ", ".join(f"{name}={value!r}" for name, value in self.settings)
         return (
             f"{len(self.servers)} servers ({kinds}), {len(self.faults)} faults,"
@@ -155,6 +182,45 @@ def plan_of(seed: int) -> Plan:
         rng.random() < 0.15,
     )
     return _with_more(plan)
+
+
+def workers_of(seed: int) -> Plan:
+    """A plan of tasks with workers, each of which must have calls in the end."""
+    rng = Random(f"workers {seed}")
+    count = rng.choice((1, 1, 2, 3))
+    mixed = rng.random() < 0.2
+    own = rng.choice(("reached", "reached", "refused", "silent", "off", "off"))
+    servers = tuple(
+        ServerPlan(
+            f"10.0.0.{number + 1}:50051",
+            "lbclient",
+            workers=0 if mixed and rng.random() < 0.5 else rng.choice((1, 2, 2, 3, 4)),
+            own=own,
+        )
+        for number in range(count)
+    )
+    begins, lasts = 1.0, rng.uniform(5.0, 15.0)  # once all workers serve
+    said = dict(_settings(rng))
+    for name in ("subset_size", "idle_after", "active_limit", "health"):
+        said.pop(name, None)  # some are not called then, or nobody hears of workers
+    picker = rng.choice(("weighted_least_loaded", "p2c", "round_robin"))
+    said["picker"] = picker
+    delay = rng.choice((0.0005, 0.002, 0.02))
+    calls = tuple(
+        replace(one, at=begins + one.at) for one in _calls(rng, lasts - begins)
+    )
+    known = WORKER_FAULTS | CLIENT_FAULTS
+    some = rng.sample(list(known), rng.randint(1, 5))
+    faults = []
+    for _ in range(rng.choice((0, 1, 1, 2, 3, 4, 6))):
+        [kind] = rng.choices(some, [known[one][0] for one in some])
+        whom = count if kind in WORKER_FAULTS else 0
+        fault = _fault(rng, {kind: known[kind]}, whom, lasts - begins)
+        faults.append(replace(fault, at=begins + fault.at))
+    faults.sort(key=lambda fault: fault.at)
+    settings = tuple(said.items())
+    udp = own == "reached" and rng.random() < 0.3
+    return Plan(seed, lasts, delay, settings, servers, tuple(faults), calls, udp=udp)
 
 
 def _with_more(plan: Plan) -> Plan:

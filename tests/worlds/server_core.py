@@ -168,10 +168,12 @@ class ServerStream:
 
 
 class ServerCore:
-    """Connections and calls of one server process."""
+    """Connections and calls of one server process, which listens at these hosts."""
 
-    def __init__(self, host: Host, loop: ProcessLoop, options: dict[str, Any]) -> None:
-        self.host = host
+    def __init__(
+        self, hosts: list[Host], loop: ProcessLoop, options: dict[str, Any]
+    ) -> None:
+        self._hosts = hosts
         self.loop = loop
         self.clock = loop.clock
         self.is_dead = False
@@ -193,12 +195,13 @@ class ServerCore:
         return self.clock.now < self.stopped_until
 
     def listen(self) -> None:
-        self.host.listener = self
-        self.host.cores.append(self)
+        for host in self._hosts:
+            host.listeners[self] = None
+            host.cores.append(self)
 
     def _stop_listening(self) -> None:
-        if self.host.listener is self:
-            self.host.listener = None
+        for host in self._hosts:
+            host.listeners.pop(self, None)
 
     # --- what happens to it ------------------------------------------------------
 
@@ -242,7 +245,8 @@ class ServerCore:
         """SIGSTOP, and SIGCONT after so long."""
         self.stopped_until = max(self.stopped_until, self.clock.now + seconds)
         self.loop.block(seconds)
-        self.clock.at(self.stopped_until, self.host.changed)
+        for host in self._hosts:
+            self.clock.at(self.stopped_until, host.changed)
 
     def die(self, with_machine: bool = False) -> None:
         self.is_dead = True

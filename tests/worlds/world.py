@@ -33,11 +33,13 @@ from tests.worlds.plan import (
     IDEMPOTENT,
     KINDS,
     PROBE_EVERY,
+    PROBE_WORKERS_EVERY,
     CallPlan,
     Fault,
     Plan,
     ServerPlan,
 )
+from tests.worlds.workers import TaskMachine
 
 AFTERWARDS = 6.0  # seconds after `close` in which all that it began ends
 LOOK_EVERY = 0.25
@@ -100,6 +102,7 @@ class World:
         self.network = Network(self.clock)
         self.machines: dict[str, Machine] = {}
         self.datagrams = Datagrams(self.clock, self._with_number)
+        self.own_ports: dict[str, Host] = {}  # of workers, ever
         self.source = Source(self)
         self.executed: dict[int, list[tuple[float, str]]] = {}
         self.blocked: list[tuple[float, float]] = []  # the client
@@ -118,6 +121,10 @@ class World:
         self.idle_rooms: list[str] = []
         self._waited: dict[int, int] = {}  # looks in which a call waited beside room
         self.probes: list[Seen] = []
+        # Of tasks with workers, in the end, by address: those that serve, and how many
+        # connections there are to be to the port that they share.
+        self.working: dict[str, list[str]] = {}
+        self.shared: dict[str, int] = {}
 
     # --- what it is made of -------------------------------------------------------
 
@@ -127,14 +134,26 @@ class World:
         return None if found is None else found.host
 
     def host(self, address: str) -> Host:
+        """Who has an address; port 0 is a new one of a worker."""
+        ip, _, port = address.rpartition(":")
+        if port == "0":
+            return self._task_at(ip).new_port()
+        if (own := self.own_ports.get(address)) is not None:
+            return own
         if address not in self.machines:
             self._make_machine(ServerPlan(address, "plain"))
         return self.machines[address].host
 
+    def _task_at(self, ip: str) -> TaskMachine:
+        machine = self.machines[f"{ip}:50051"]
+        assert isinstance(machine, TaskMachine)
+        return machine
+
     def _make_machine(self, plan: ServerPlan) -> Machine:
         rng = Random(f"link {self.plan.seed} {plan.address}")
         host = Host(plan.address, Link(rng, self.plan.delay))
-        machine = self.machines[plan.address] = Machine(self, plan, host)
+        make = TaskMachine if plan.workers else Machine
+        machine = self.machines[plan.address] = make(self, plan, host)
         return machine
 
     def note(self, what: str) -> None:
@@ -247,9 +266,11 @@ class World:
             return
         self.note("all is healed")
         start = self.clock.now
-        for step in range(int(HEALS / PROBE_EVERY)):
+        has_workers = any(server.workers for server in self.plan.servers)
+        every = PROBE_WORKERS_EVERY if has_workers else PROBE_EVERY
+        for step in range(int(HEALS / every)):
             call = CallPlan(FIRST_PROBE + step, start, IDEMPOTENT, 2.0, 0.01)
-            at = start + step * PROBE_EVERY
+            at = start + step * every
             self.clock.at(at, partial(self._begin_probe, call))
         self.clock.run(start + HEALS + 2.5)
 
@@ -265,6 +286,17 @@ class World:
 
     def _take_statistics(self) -> None:
         self.statistics = self.channel.statistics()
+        balancer = self.channel._balancer
+        if balancer is not None:
+            workers = balancer.connections.workers
+            self.shared = {
+                at: len(workers._tasks.shared_of(at)) for at in self.machines
+            }
+        self.working = {
+            machine.host.address: [one.label for one in machine.working()]
+            for machine in self.machines_up()
+            if isinstance(machine, TaskMachine)
+        }
         self.live = [seen for seen in self.caller.seen if seen.over_at is None]
 
     def close(self) -> None:
@@ -387,7 +419,7 @@ class World:
 
         def mend() -> None:
             link.is_cut = False
-            machine.host.changed()
+            machine.changed()
 
         return mend
 
@@ -429,15 +461,33 @@ class World:
         setattr(machine, name, value)
         return partial(setattr, machine, name, before if before != value else False)
 
+    def _on_task(self, fault: Fault, machine: Machine) -> None:
+        if isinstance(machine, TaskMachine):
+            machine.suffer(fault)
+
+    _kill_worker = _kill_and_kill_again = _freeze_worker = _on_task
+    _block_worker = _reload = _on_task
+
+    def _own_ports(self, fault: Fault, machine: Machine) -> Callable[[], None] | None:
+        if not isinstance(machine, TaskMachine):
+            return None
+        before = machine.shut
+        rng = Random(f"own ports {self.plan.seed} {fault.at}")
+        kinds = [kind for kind in ("", "refused", "silent") if kind != before]
+        machine.shut_own(rng.choice(kinds))
+        return partial(machine.shut_own, before)
+
     def _lie(self, fault: Fault, machine: Machine) -> Callable[[], None]:
         return self._set(machine, "is_lying", True)
 
     def _garble(self, fault: Fault, machine: Machine) -> Callable[[], None]:
         rng = Random(f"garble {self.plan.seed} {fault.at}")
-        machine.host.garbles = partial(garbled, rng)
+        for host in machine.hosts:
+            host.garbles = partial(garbled, rng)
 
         def end() -> None:
-            machine.host.garbles = None
+            for host in machine.hosts:
+                host.garbles = None
 
         return end
 
@@ -505,8 +555,9 @@ class World:
         self.left_connections = [one.host.address for one in self.network.connections]
         for machine in self.machines.values():
             machine.die()
-            machine.host.cores.clear()
-            machine.host.connections.clear()
+            for host in machine.hosts:
+                host.cores.clear()
+                host.connections.clear()
         for loop in self._buried:
             loop.set_exception_handler(lambda *_: None)
         self.caller.forget()
