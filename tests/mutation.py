@@ -13,34 +13,62 @@ import argparse
 import ast
 import copy
 import os
-import subprocess
+import select
+import signal
 import sys
+import time
+import tomllib
+from collections import Counter
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from random import Random
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "lbclient"
-LIMIT = 120.0  # seconds of a mutant's tests; one that hangs is noticed
+REASONS = Path(__file__).with_name("mutation.toml")  # why some mutants may survive
+LIMIT = 120.0  # seconds of the tests of the module as it is
 
-# The deciding modules, and the tests that hold each.
-MODULES = {
-    "core/retries/retry.py": "tests/unit/test_retry.py tests/laws/test_retry.py",
-    "core/throttles/throttle.py": "tests/unit/test_throttle.py"
-    " tests/laws/test_throttle.py",
-    "core/backends/lifecycle.py": "tests/unit/test_lifecycle.py"
-    " tests/laws/test_lifecycle.py",
-    "core/backends/silence.py": "tests/unit/test_lifecycle.py"
-    " tests/laws/test_lifecycle.py"
-    " tests/loop/test_health_watch.py tests/loop/test_balancer.py",
-    "core/backends/pool.py": "tests/unit/test_pool.py tests/laws/test_pool.py",
-    "core/overload/admission.py": "tests/unit/test_admission.py"
-    " tests/laws/test_admission.py",
-    "core/quotas/quota.py": "tests/unit/test_quota.py tests/laws/test_quota.py",
-    "core/retries/hedging.py": "tests/unit/test_hedging.py",
-    "core/retries/ending.py": "tests/unit/test_ending.py",
-    "client/pending.py": "tests/loop/test_balancer.py",
-}
+# The deciding modules, and the tests that hold each, in `tests`.
+TESTS = {
+    "core/retries/retry.py": "unit/test_retry laws/test_retry",
+    "core/retries/hedging.py": "unit/test_hedging",
+    "core/retries/ending.py": "unit/test_ending",
+    "core/throttles/throttle.py": "unit/test_throttle laws/test_throttle",
+    "core/throttles/sparse_throttle.py": "unit/test_sparse_throttle"
+    " laws/test_sparse_throttle",
+    "core/throttles/throttling.py": "unit/test_throttling",
+    "core/backends/lifecycle.py": "unit/test_lifecycle laws/test_lifecycle",
+    "core/backends/connection_state.py": "unit/test_lifecycle laws/test_lifecycle",
+    "core/backends/trust.py": "unit/test_lifecycle laws/test_lifecycle",
+    "core/backends/looks.py": "unit/test_lifecycle laws/test_lifecycle",
+    "core/backends/doubt.py": "unit/test_lifecycle laws/test_lifecycle"
+    " loop/test_health_watch loop/test_balancer",
+    "core/backends/silence.py": "unit/test_lifecycle laws/test_lifecycle"
+    " loop/test_health_watch loop/test_balancer",
+    "core/backends/pool.py": "unit/test_pool unit/test_worker_choice"
+    " unit/test_task_workers laws/test_pool",
+    "core/backends/task_workers.py": "unit/test_task_workers unit/test_worker_choice"
+    " loop/test_worker_endpoints",
+    "core/outliers/outliers.py": "unit/test_outliers laws/test_outliers",
+    "core/outliers/standing.py": "unit/test_outliers laws/test_outliers",
+    "core/overload/admission.py": "unit/test_admission laws/test_admission",
+    "core/overload/overload_signals.py": "unit/test_overload_signals unit/test_gate",
+    "core/criticality.py": "unit/test_criticality laws/test_criticality"
+    " unit/test_admission",
+    "core/quotas/quota.py": "unit/test_quota laws/test_quota"
+    " laws/test_invented_customers",
+    "core/quotas/quota_account.py": "unit/test_quota unit/test_costs laws/test_quota",
+    "client/pending.py": "loop/test_balancer unit/test_waiting",
+    "server/overload/gate.py": "unit/test_gate loop/test_requests",
+    "server/overload/run_queue.py": "loop/test_run_queue",
+    "subsets/ring.py": "unit/test_subsets_ring unit/test_subsets"
+    " unit/test_subsets_golden",
+    "subsets/numbered.py": "unit/test_numbered laws/test_numbered"
+    " unit/test_worker_choice",
+    "subsets/rendezvous.py": "unit/test_rendezvous unit/test_subsets_golden",
+    "subsets/rocksteadier.py": "unit/test_subsets unit/test_subsets_golden",
+}  # fmt: skip
 
 OTHER: dict[type[ast.AST], type[ast.AST]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt,
@@ -135,42 +163,93 @@ def mutated(source: str, number: int, change: str) -> ast.Module:
     return ast.fix_missing_locations(tree)
 
 
-def is_noticed(module: str, number: int, change: str) -> bool:
-    command = [sys.executable, "-m", "tests.mutation", module]
-    command += ["--run", str(number), change]
-    environ = {**os.environ, "HYPOTHESIS_STORAGE_DIRECTORY": "/tmp/lbclient-mutation"}
-    try:
-        done = subprocess.run(
-            command, cwd=ROOT, env=environ, capture_output=True, timeout=LIMIT
-        )
-    except subprocess.TimeoutExpired:
-        return True
-    return done.returncode != 0
-
-
 def run_tests(module: str, number: int, change: str) -> int:
-    """In the mutant's process."""
+    """In the mutant's process; no number: the module as it is."""
     import pytest
 
     from tests.worlds.planting import plant_tree
 
-    path = PACKAGE / module
-    plant_tree(path, mutated(path.read_text(), number, change))
+    if number >= 0:
+        path = PACKAGE / module
+        plant_tree(path, mutated(path.read_text(), number, change))
     quiet = ["-q", "-x", "--no-header", "-p", "no:cacheprovider"]
-    profile = "--hypothesis-profile=quick"
-    return int(pytest.main([*quiet, profile, *MODULES[module].split()]))
+    quiet += ["-W", "ignore:Module already imported"]  # by `preload`
+    laws = ["--hypothesis-profile=quick", "--hypothesis-seed=0"]
+    files = [f"tests/{name}.py" for name in TESTS[module].split()]
+    return int(pytest.main([*quiet, *laws, *files]))
 
 
-def try_module(module: str, most: int, seed: int) -> None:
+def is_noticed(module: str, number: int, change: str, limit: float) -> bool:
+    """Whether a test fails, or has not ended within `limit` seconds, in a fork of this
+    process: that spares the import of pytest and grpc."""
+    pid = os.fork()
+    if pid == 0:
+        os.setsid()
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 1)
+        os.dup2(null, 2)
+        code = 1
+        try:
+            code = run_tests(module, number, change)
+        finally:
+            os._exit(code != 0)
+    ended = os.pidfd_open(pid)
+    try:
+        if not select.select([ended], [], [], limit)[0]:
+            os.killpg(pid, signal.SIGKILL)
+        return os.waitpid(pid, 0)[1] != 0
+    finally:
+        os.close(ended)
+
+
+def preload() -> None:
+    """What all mutants share. Nothing of lbclient: that is imported after planting."""
+    for name in ("grpc.aio", "hypothesis.stateful", "google.protobuf.message"):
+        import_module(name)
+    import_module("_pytest.assertion.rewrite")
+    assert not any(name.split(".")[0] == "lbclient" for name in sys.modules)
+
+
+def known(module: str) -> Counter[tuple[str, str, str]]:
+    """The survivors that have a reason: change, what is changed, and its line."""
+    listed = Counter[tuple[str, str, str]]()
+    for each in tomllib.loads(REASONS.read_text()).get(module, []):
+        for change in each["changes"]:
+            listed[change, each["what"], each["line"]] += each.get("times", 1)
+    return listed
+
+
+def try_module(module: str, skipped: int, most: int, seed: int) -> int:
+    """How many mutants survive without a reason, of `most` after those `skipped`."""
     source = (PACKAGE / module).read_text()
     lines = source.splitlines()
+    nodes = list(in_order(ast.parse(source)))
+    began_at = time.monotonic()
+    if is_noticed(module, -1, "", LIMIT):
+        print(f"{module}: its tests fail without any change")
+        return 1
+    limit = 10.0 + 5 * (time.monotonic() - began_at)
     every = mutants(source)
-    some = Random(f"{seed} {module}").sample(every, min(most, len(every)))
-    survivors = [one for one in some if not is_noticed(module, *one[:2])]
-    noticed = len(some) - len(survivors)
-    print(f"{module}: {noticed} of {len(some)} noticed ({len(every)} in all)")
-    for _, change, line in sorted(survivors, key=lambda one: one[2]):
-        print(f"    line {line}, {change}: {lines[line - 1].strip()}", flush=True)
+    Random(f"{seed} {module}").shuffle(every)
+    some = every[skipped : skipped + most]
+    survivors = [one for one in some if not is_noticed(module, *one[:2], limit)]
+    listed = known(module)
+    new = []
+    for number, change, line in sorted(survivors, key=lambda one: one[2]):
+        key = (change, ast.unparse(nodes[number]), lines[line - 1].strip())
+        if listed[key] > 0:
+            listed[key] -= 1
+        else:
+            new.append((line, *key))
+    print(
+        f"{module}: {len(some) - len(survivors)} of {len(some)} noticed"
+        f" ({len(every)} in all), {len(survivors) - len(new)} survive with a reason,"
+        f" {len(new)} without; {time.monotonic() - began_at:.0f} s"
+    )
+    for line, change, what, text in new:
+        print(f"    line {line}, {change} of {what.splitlines()[0]!r}: {text}")
+    sys.stdout.flush()
+    return len(new)
 
 
 def main() -> int:
@@ -179,14 +258,17 @@ def main() -> int:
     )
     parser.add_argument("modules", nargs="*", help="in lbclient/; all that decide")
     parser.add_argument("--most", type=int, default=30, help="mutants of a module")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--run", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--skip", type=int, default=0, help="so many mutants first")
+    parser.add_argument("--seed", type=int, default=0, help="of the mutants' order")
     asked = parser.parse_args()
-    if asked.run is not None:
-        return run_tests(asked.modules[0], int(asked.run[0]), asked.run[1])
-    for module in asked.modules or MODULES:
-        try_module(module, asked.most, asked.seed)
-    return 0
+    os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = "/tmp/lbclient-mutation"
+    os.chdir(ROOT)
+    preload()
+    left = [
+        try_module(one, asked.skip, asked.most, asked.seed)
+        for one in asked.modules or TESTS
+    ]
+    return 1 if sum(left) else 0
 
 
 if __name__ == "__main__":
