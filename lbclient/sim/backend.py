@@ -61,8 +61,10 @@ class SimulatedBackend:
         "_arrived",
         "_at",
         "_cores",
+        "_doomed",
         "_due",
         "_failed",
+        "_far",
         "_finished",
         "_full",
         "_given",
@@ -70,6 +72,7 @@ class SimulatedBackend:
         "_heap",
         "_is_careful",
         "_latencies",
+        "_mean_cost",
         "_overloads",
         "_pace",
         "_paces",
@@ -80,10 +83,13 @@ class SimulatedBackend:
         "_running",
         "_sampled",
         "_shares",
+        "_waiting",
         "_work",
         "attempts",
         "busy",
         "delay",
+        "fails",
+        "is_gone",
         "is_sinkhole",
         "received",
         "refusals",
@@ -100,17 +106,25 @@ class SimulatedBackend:
         answers: "deque[Answer]",
         rng: Random,
         size: int = 1,
+        farther: float = 0.0,
     ) -> None:
+        """`farther`: seconds beyond the scenario's `round_trip`."""
         self._cores = self._given = scenario.cores * size
+        self._far = farther / 2.0
         self.delay = 0.0  # seconds; what a gray one adds to each request
         self.busy = 0.0
         self.received = 0
         self.attempts = [0] * ATTEMPTS  # of those received, by their number
         self.is_sinkhole = False
+        self.is_gone = False  # it crashed: what comes is lost
+        self.fails: Callable[[int], bool] | None = None  # a request, by its number
+        self._doomed: set[int] = set()  # those of `_running` that will fail
+        self._waiting: dict[int, SimulatedNode] = {}  # that do not run yet
         self.refusals = dict.fromkeys(Refusal, 0)
         self.refuses_all = False
         self.reports = SimulatedReports(scenario, smoothing, rng)
         self._full = scenario.full
+        self._mean_cost = scenario.cost
         self._half_trip = scenario.round_trip / 2.0
         self._heap = heap
         self._answers = answers
@@ -138,8 +152,26 @@ class SimulatedBackend:
     def accept(
         self, node: SimulatedNode, number: int, cost: float, wait: float, now: float
     ) -> None:
-        """A request has come over the network."""
+        """A request has come over the network, or to where all are equally far."""
+        if self._far:
+            given = node, number, cost, wait
+            heappush(self._heap, (now + self._far, number, self._arrive, given))
+        else:
+            self._begin(node, number, cost, wait, now)
+
+    def _arrive(
+        self, now: float, given: tuple[SimulatedNode, int, float, float]
+    ) -> None:
+        self._begin(*given, now)
+
+    def _begin(
+        self, node: SimulatedNode, number: int, cost: float, wait: float, now: float
+    ) -> None:
         self.received += 1
+        if self.is_gone:
+            self._active += 1
+            self._lose(node, number, now)
+            return
         if self._arrivals is not None:
             self._queue(self._arrivals, Arrival(node, number, cost), now)
             return
@@ -150,6 +182,7 @@ class SimulatedBackend:
         if refusal is not None or len(self._running) >= self._full:
             self._refuse(node, number, refusal or Refusal.OVERLOADED, now)
         elif wait := wait + self.delay:
+            self._waiting[number] = node
             given = node, number, cost
             heappush(self._heap, (now + wait, number, self._wake, given))
         else:
@@ -206,6 +239,8 @@ class SimulatedBackend:
 
     def _wake(self, now: float, given: tuple[SimulatedNode, int, float]) -> None:
         node, number, cost = given
+        if self._waiting.pop(number, None) is None:
+            return  # it was lost
         if len(self._running) >= self._full:
             self._answer(node, number, REJECTED, Refusal.OVERLOADED, now)
         else:
@@ -220,6 +255,9 @@ class SimulatedBackend:
         self.busy += elapsed * self._shares[count]
         work = self._work = self._work + elapsed * self._paces[count]
         if self.is_sinkhole:
+            cost = FAILING
+        elif self.fails is not None and self.fails(number):
+            self._doomed.add(number)
             cost = FAILING
         heappush(running, (work + cost, number, node))
         if running[0][1] == number:
@@ -254,7 +292,9 @@ class SimulatedBackend:
                 refusal = self._refused.pop(number)
                 self._answer(node, number, REJECTED, refusal, now)
             else:
-                verdict = FAILED if self.is_sinkhole else SERVED
+                is_lost = self.is_sinkhole or number in self._doomed
+                self._doomed.discard(number)
+                verdict = FAILED if is_lost else SERVED
                 self._answer(node, number, verdict, None, now)
         if running:
             due = now + (running[0][0] - work) / self._paces[len(running)]
@@ -262,6 +302,26 @@ class SimulatedBackend:
             heappush(self._heap, (due, running[0][1], self._answer_done, due))
         if self._arrivals is not None:
             self._take(self._arrivals, now)
+
+    def crash(self, now: float) -> None:
+        """Loses what it has, and what comes until somebody says that it is back."""
+        self.advance(now)
+        self.is_gone = True
+        lost = [(number, node) for _, number, node in self._running]
+        lost += self._waiting.items()
+        self._running.clear()
+        self._waiting.clear()
+        self._refused.clear()
+        self._doomed.clear()
+        self._due = inf
+        for number, node in lost:
+            self._lose(node, number, now)
+
+    def _lose(self, node: SimulatedNode, number: int, now: float) -> None:
+        """Its client sees the connection end."""
+        self._active -= 1
+        self._arrived.pop(number, None)
+        self._send((now + self._half_trip, node, number, FAILED, None, None), now)
 
     def advance(self, now: float) -> None:
         """Brings `busy`, and what everybody has had, up to date."""
@@ -317,9 +377,29 @@ class SimulatedBackend:
             report: LoadReport | None = _NEW(LoadReport, said)
         else:
             report = reports.report_with_answer(self._active, len(self._running))
-        self._answers.append(
-            (now + self._half_trip, node, number, verdict, report, refusal)
-        )
+        answer = now + self._half_trip, node, number, verdict, report, refusal
+        if self._far:
+            self._send(answer, now)
+        else:
+            self._answers.append(answer)
+
+    def _send(self, answer: Answer, now: float) -> None:
+        """On its way back, which may be farther than others'."""
+        if self._far:
+            at = now + self._far
+            heappush(self._heap, (at, answer[2], self._pass_on, answer))
+        else:
+            self._answers.append(answer)
+
+    def _pass_on(self, now: float, answer: Answer) -> None:
+        self._answers.append((now + self._half_trip, *answer[1:]))
+
+    def outlook(self, more: int) -> tuple[float, float]:
+        """For who knows all, with so many on their way: how many seconds one more of
+        mean cost would take from its client on and back, and requests a processor."""
+        count = len(self._running) + more
+        pace = self._paces[min(count + 1, self._full)]
+        return self._mean_cost / pace + 2.0 * self._far, count / self._cores
 
     # --- reports -------------------------------------------------------------
 

@@ -32,12 +32,17 @@ from lbclient.core.throttles.throttling import Throttling
 from lbclient.sim.scenario import Scenario
 from lbclient.subsets import order
 
-METHOD: Method = ("unary_unary", "/simulated/Call")  # all requests are of this one
-KEY = 0  # of its counts
+METHODS: tuple[Method, ...] = (
+    ("unary_unary", "/simulated/Call"),  # all requests are of this one, or some ...
+    ("unary_unary", "/simulated/Other"),  # ... are of the second
+)
+KEY = 0  # of the first one's counts; that of the second is the next
 
 
 class Accepting(Protocol):
     """The backend at the other end, as a client knows it."""
+
+    is_gone: bool  # it crashed, and took its connections with it
 
     def accept(
         self, node: "SimulatedNode", number: int, cost: float, wait: float, now: float
@@ -221,8 +226,10 @@ class Client:
         ready: Sequence[SimulatedNode],
         now: float,
         call: CallHints | None = None,
+        key: int = KEY,
     ) -> SimulatedNode | None:
-        """Returns the picker's choice among the backends that are not ejected.
+        """Returns the picker's choice among the backends that are not ejected from the
+        method of that key.
 
         None if all of these are full. The picker first hears the answers to its probes
         that have come by now; nobody else wants these.
@@ -233,7 +240,7 @@ class Client:
         if call is not None and sees_calls(picker):
             picker = PickerForCall(picker, call)
         if self.outliers.count:
-            return self.outliers.pick(picker, KEY, now)
+            return self.outliers.pick(picker, key, now)
         return picker.pick(ready, now)
 
     def _hear(self, now: float) -> None:
@@ -248,7 +255,12 @@ class Client:
                 probed(node, report, at)
 
     def learn(
-        self, node: SimulatedNode, ending: Ending, sent_at: float, now: float
+        self,
+        node: SimulatedNode,
+        ending: Ending,
+        sent_at: float,
+        now: float,
+        key: int = KEY,
     ) -> Outcome:
         """Learns from the end of an attempt, as a channel does.
 
@@ -259,7 +271,7 @@ class Client:
         code, outliers = ending.code, self.outliers
         if self._ejects and (outliers.watching or (code and outcome.is_answer)):
             judgement = outliers.judge(
-                KEY, node, outcome, code, sent_at, now, lambda: METHOD
+                key, node, outcome, code, sent_at, now, lambda: METHODS[key]
             )
             if judgement is not None:
                 learned, owed = compared(outcome, judgement, node.load)
@@ -282,7 +294,7 @@ class Client:
         return not throttling.is_active or not throttling.refusal(DEFAULT, "", now)
 
     def choose(
-        self, number: int, now: float, call: CallHints | None = None
+        self, number: int, now: float, call: CallHints | None = None, key: int = KEY
     ) -> SimulatedNode | None:
         """Whom to send it to; None: nobody has room for it."""
         if not self.pool.ready:
@@ -290,20 +302,26 @@ class Client:
         tried = self.tried.get(number, ()) if self._scenario.avoid_tried else ()
         if tried and call is not None:
             call = call._replace(tried=tried)
-        node = self.pick(self.pool.ready, now, call)
+        node = self.pick(self.pool.ready, now, call, key)
         if node is None:
             return None
-        if node in tried and (others := two_others(tried, self._allowed(), self._rng)):
+        allowed = self.outliers.allowed(key)
+        if node in tried and (others := two_others(tried, allowed, self._rng)):
             node = others[0]
         node.load.begin()
         self.sent_at[number] = now
         return node
 
     def settle(
-        self, node: SimulatedNode, number: int, ending: Ending, now: float
+        self,
+        node: SimulatedNode,
+        number: int,
+        ending: Ending,
+        now: float,
+        key: int = KEY,
     ) -> float | None:
         """Learns from an attempt; when to begin the next, or None."""
-        outcome = self.learn(node, ending, self.sent_at.pop(number), now)
+        outcome = self.learn(node, ending, self.sent_at.pop(number), now, key)
         throttling = self.throttling
         if throttling.is_active or (outcome.refusal is not None and throttling.is_on):
             throttling.observe(DEFAULT, outcome, "", now)
@@ -313,7 +331,7 @@ class Client:
             return None
         retry = retry or Retry(self.budget, self._rng, self._attempts)
         failure = Failure(ending.refusal, pushback=ending.pushback)
-        is_other = any(other is not node for other in self._allowed())
+        is_other = any(other is not node for other in self.outliers.allowed(key))
         delay = retry.decide(
             failure, None, is_other, lambda: not self._may_send(now)
         ).delay
@@ -322,9 +340,6 @@ class Client:
         self.retries[number] = retry
         self.tried[number] = (*tried, node)
         return now + delay
-
-    def _allowed(self) -> tuple[SimulatedNode, ...]:
-        return self.outliers.allowed(KEY)
 
     def __repr__(self) -> str:
         return f"<client {self._number}: {self.pool!r}>"

@@ -10,6 +10,7 @@ A scenario of your own is the same fields in TOML.
 
 import tomllib
 from dataclasses import dataclass, fields
+from math import inf
 from typing import Any
 
 from lbclient.core.errors import ConfigError
@@ -55,10 +56,16 @@ class Scenario:
     # do, uniformly by their logarithm.
     costs: str = "lognormal"
     wait: float = 0.0  # mean of a pure wait before it, exponential
+    waiting_share: float = 1.0  # of the requests; below 1, latencies are of the others
+    second_share: float = 0.0  # of the requests: of a second method, which cost ...
+    second_cost: float = 1.0  # ... so many times what the first one's do
     round_trip: float = 0.001
+    farther: tuple[float, ...] = (0.0,)  # beyond that; each of as many backends
     full: int = 200  # runnable requests at which a backend refuses
     timeout: float = 5.0  # a request that took longer counts as failed
     batch: int = 1  # requests that a client sends at once
+    swings: tuple[float, ...] = (1.0,)  # of the load, one after the other, each ...
+    swing_lasts: float = 0.0  # ... for so many seconds; 0: the load is steady
     hot_share: float = 0.0  # of the clients; they send ...
     hot_traffic: float = 0.0  # ... this share of all requests
     keys: int = 0  # that requests have; 0: they have none
@@ -71,13 +78,17 @@ class Scenario:
     neighbour_cores: tuple[int, ...] = (0,)
     restart_every: float = 0.0  # one backend, by lot; 0: never
     restart_away: float = 0.0  # not connected meanwhile; 0: no connection is lost
+    restart_loses: bool = False  # the requests that it has, as in a crash
     restart_speed: float = 0.4  # afterwards, for `restart_lasts`
     restart_lasts: float = 15.0
     joining: int = 0  # so many are there from the end of the warm-up on, as restarted
+    leaving: int = 0  # so many are there until then, and serve what they have
     slowed: int = 0  # so many backends slow down at `slowed_after`
     slowed_speed: float = 0.5
     slowed_after: float = 20.0  # the warm-up
     sinkholes: int = 0  # fail all at once from the end of the warm-up
+    failing: int = 0  # fail some at once from then on: ...
+    failing_share: float = 0.3  # ... of the second method, or of the only one
     gray: int = 0  # take much longer from then on, with no more processor time ...
     gray_factor: float = 10.0  # ... than their mean latency without a queue
     refusing: int = 0  # refuse all, always
@@ -123,12 +134,13 @@ class Scenario:
             wanted = "one or two numbers"
             raise ConfigError("neighbour_cores", self.neighbour_cores, wanted)
         self._check_pairs()
+        self._check_together()
         self._check_zones()
         self._check_counts()
 
     def _check_counts(self) -> None:
         """How many backends something happens to."""
-        for name in ("sinkholes", "joining", "gray"):
+        for name in ("sinkholes", "joining", "leaving", "failing", "gray"):
             if getattr(self, name) >= self.backends:
                 raise ConfigError(name, getattr(self, name), "fewer than backends")
         for name in ("slowed", "liars", "refusing"):
@@ -148,11 +160,26 @@ class Scenario:
         if any(self.neighbour_cores) and self.sizes != (1,):
             wanted = "0 where sizes is not 1"
             raise ConfigError("neighbour_cores", self.neighbour_cores, wanted)
-        if self.event_loop and self.gray:
-            raise ConfigError("gray", self.gray, "0 where event_loop is true")
+        for name in ("gray", "failing", "restart_loses"):
+            if self.event_loop and getattr(self, name):
+                wanted = "false" if name == "restart_loses" else "0"
+                wanted += " where event_loop is true"
+                raise ConfigError(name, getattr(self, name), wanted)
         if self.event_loop and any(self.neighbour_cores):
             wanted = "0 where event_loop is true"
             raise ConfigError("neighbour_cores", self.neighbour_cores, wanted)
+
+    def _check_together(self) -> None:
+        """Fields that say something only where another one does."""
+        if self.restart_loses and not self.restart_away:
+            wanted = "false where restart_away is 0"
+            raise ConfigError("restart_loses", self.restart_loses, wanted)
+        if self.waiting_share < 1.0 and not self.wait:
+            wanted = "1 where wait is 0"
+            raise ConfigError("waiting_share", self.waiting_share, wanted)
+        if len(self.swings) > 1 and not self.swing_lasts:
+            wanted = "above 0 where swings are several"
+            raise ConfigError("swing_lasts", self.swing_lasts, wanted)
 
     def _check_zones(self) -> None:
         if self.zones > min(self.clients, self.backends):
@@ -223,6 +250,20 @@ class Scenario:
         """Likewise, in multiples of `cores`."""
         return self.sizes[place % len(self.sizes)]
 
+    def farther_of(self, place: int) -> float:
+        """Likewise, in seconds beyond `round_trip`."""
+        return self.farther[place % len(self.farther)]
+
+    def swing_at(self, now: float) -> tuple[float, float]:
+        """What the load is multiplied by, and until when; from then on look again."""
+        if not self.swing_lasts:
+            return self.swings[0], inf
+        number = int(now / self.swing_lasts)
+        until = (number + 1) * self.swing_lasts
+        if until <= now:  # by rounding
+            number, until = number + 1, until + self.swing_lasts
+        return self.swings[number % len(self.swings)], until
+
     def delay_of(self, speed: float) -> float:
         """What a gray backend adds to each request, in seconds."""
         return (self.gray_factor - 1.0) * (self.cost / speed + self.wait)
@@ -259,6 +300,14 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "slowed": (0, 10_000),
     "sinkholes": (0, 10_000),
     "joining": (0, 10_000),
+    "leaving": (0, 10_000),
+    "failing": (0, 10_000),
+    "failing_share": (0.0, 1.0),
+    "waiting_share": (0.0, 1.0),
+    "second_share": (0.0, 1.0),
+    "second_cost": (0.001, 1000.0),
+    "swings": (0.0, 100.0),
+    "farther": (0.0, 10.0),
     "gray": (0, 10_000),
     "gray_factor": (1.0, 1000.0),
     "batch": (1, 1000),

@@ -119,6 +119,20 @@ SCALE_UP = Scenario(
     window=20.0,
 )
 
+# The unit of the three below: as many requests as a run of some seconds can have.
+SMALL = replace(S2, clients=20, backends=20, subset_size=10, warm_up=10.0, window=20.0)
+
+# 2 % of 8 s are eight times what a request computes: of those in flight they are most.
+LONG_WAITS = replace(
+    SMALL,
+    summary="2 % of the requests wait 8 s, latencies are of the others",
+    loads=(0.5, 0.7, 0.85),
+    wait=8.0,
+    waiting_share=0.02,
+    timeout=60.0,
+    warm_up=25.0,  # until as many wait as go
+)
+
 ZONES = Scenario(
     summary="three zones, whose clients stay in their own while it has room",
     loads=(0.6,),
@@ -214,6 +228,63 @@ SCENARIOS: dict[str, Scenario] = {
         gray=1,
         warm_up=10.0,
         window=20.0,
+    ),
+    "partial": replace(
+        SMALL,
+        summary="one of 20 backends fails 30 % of one of two methods at once",
+        loads=(0.5, 0.7),
+        second_share=0.3,
+        failing=1,
+    ),
+    "two_methods": replace(
+        SMALL,
+        summary="one of 20 requests costs 100 times what the others do",
+        loads=(0.5, 0.7, 0.85),
+        second_share=0.05,
+        second_cost=100.0,
+        costs="exponential",
+        warm_up=15.0,
+    ),
+    "long_waits": LONG_WAITS,
+    "long_waits_told": replace(
+        LONG_WAITS,
+        summary="the same, and reports tell who does not wait",
+        runnable=True,
+    ),
+    "far": replace(
+        SMALL,
+        summary="half the backends are 20 ms farther away",
+        loads=(0.3, 0.5, 0.7, 0.85),
+        farther=(0.0, 0.0, 0.02, 0.02),  # of both speeds
+    ),
+    "on_off": replace(
+        SMALL,
+        summary="the load is 1.3 times as large for 2 s, then 0.7 times",
+        loads=(0.5, 0.7),
+        swings=(1.3, 0.7),
+        swing_lasts=2.0,
+    ),
+    "load_step": replace(
+        SMALL,
+        summary="the load is half as large until 5 s after the warm-up",
+        loads=(0.5, 0.7, 0.85, 0.95),
+        swings=(0.5, 1.0),
+        swing_lasts=15.0,
+    ),
+    "leavers": replace(
+        SMALL,
+        summary="4 of 20 backends leave at the end of the warm-up",
+        loads=(0.3, 0.5, 0.7),
+        leaving=4,
+    ),
+    "crashes": replace(
+        SMALL,
+        summary="a backend crashes every 4 s, is away for 2 s and cold for 5",
+        loads=(0.3, 0.5, 0.7, 0.85),
+        restart_every=4.0,
+        restart_away=2.0,
+        restart_loses=True,
+        restart_lasts=5.0,
     ),
     "scale_up": SCALE_UP,
     "scale_up_cold": replace(

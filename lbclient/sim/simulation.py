@@ -18,20 +18,22 @@ from typing import Any
 
 from lbclient.core.backends.subset_size import PAUSE
 from lbclient.core.call_hints import CallHints
-from lbclient.core.model import Endpoint, Outcome, Verdict, snapshot
+from lbclient.core.model import Endpoint, LoadReport, Outcome, Verdict, snapshot
 from lbclient.core.protocols import PickerFactory
+from lbclient.core.refusal import Refusal
 from lbclient.core.retries.ending import UNAVAILABLE, Ending
+from lbclient.core.routing.keyed_picks import sees_calls
 from lbclient.sim.backend import Answer, Heap, SimulatedBackend
-from lbclient.sim.client import METHOD, Client, Question, SimulatedNode
+from lbclient.sim.client import KEY, METHODS, Client, Question, SimulatedNode
 from lbclient.sim.reports import TICK
 from lbclient.sim.result import Result, Second, measure, of_zones, rms
 from lbclient.sim.scenario import Scenario
 from lbclient.sim.traffic import Traffic, key_name
 
-SERVED = Verdict.SERVED
+SERVED, FAILED = Verdict.SERVED, Verdict.FAILED
 
 # The number of the status that goes on the wire. A sinkhole's is INTERNAL.
-CODES = {SERVED: 0, Verdict.FAILED: 13, Verdict.REJECTED: UNAVAILABLE}
+CODES = {SERVED: 0, FAILED: 13, Verdict.REJECTED: UNAVAILABLE}
 
 
 class Simulation:
@@ -87,6 +89,8 @@ class Simulation:
         for i in range(scenario.backends - scenario.joining, scenario.backends):
             self._absences[i] += 1
             self._at(scenario.warm_up, self._join, i)
+        for i in range(scenario.leaving):
+            self._at(scenario.warm_up, self._leave, i)
 
     # --- who is there, and what will happen to them ----------------------------
 
@@ -103,6 +107,7 @@ class Simulation:
             SimulatedBackend(
                 scenario, scenario.speed_of(place), smoothing, self._heap,
                 self._answers, Random(f"{seed}/backend {i}"), scenario.size_of(place),
+                scenario.farther_of(place),
             )
             for i, place in enumerate(places)
         ]  # fmt: skip
@@ -149,6 +154,9 @@ class Simulation:
             self._at(scenario.warm_up, self._open_sinkholes)
         if scenario.gray:
             self._at(scenario.warm_up, self._turn_gray)
+        if scenario.failing:
+            rng = Random(f"{self._seed}/failing")
+            self._at(scenario.warm_up, self._begin_to_fail, rng)
 
     def _at(self, at: float, act: Any, given: Any = None) -> None:
         heappush(self._heap, (at, next(self._order), act, given))
@@ -210,17 +218,23 @@ class Simulation:
         scenario = self.scenario
         i = rng.randrange(scenario.backends)
         if scenario.restart_away:
-            self._absences[i] += 1
-            for client in self.clients:
-                client.leave(i, now)
+            self._leave(now, i)
+            if scenario.restart_loses:
+                self.backends[i].crash(now)
             self._at(now + scenario.restart_away, self._join, i)
         else:
             self._start_cold(now, i)
         self._at(now + scenario.restart_every, self._restart, rng)
 
+    def _leave(self, now: float, i: int) -> None:
+        self._absences[i] += 1
+        for client in self.clients:
+            client.leave(i, now)
+
     def _join(self, now: float, i: int) -> None:
         self._absences[i] -= 1
-        if not self._absences[i]:  # it did not restart once more since
+        if not self._absences[i]:  # it did not restart once more since, nor leave
+            self.backends[i].is_gone = False
             self._start_cold(now, i)
             for client in self.clients:
                 client.join(i, now)
@@ -272,14 +286,24 @@ class Simulation:
         for i, backend in enumerate(self.backends[: self.scenario.gray]):
             backend.delay = self.scenario.delay_of(self._speeds[i])
 
+    def _begin_to_fail(self, now: float, rng: Random) -> None:
+        share, methods = self.scenario.failing_share, self._traffic.methods
+
+        def fails(number: int) -> bool:
+            return (not methods or methods[number] == 1) and rng.random() < share
+
+        for backend in self.backends[: self.scenario.failing]:
+            backend.fails = fails
+
     # --- the merge ---------------------------------------------------------------
 
     def run(self) -> Result:
         """Plays all requests, and then waits for them as long as a client would."""
         heap, outward, answers = self._heap, self._outward, self._answers
-        times, indexes, costs, waits, keys = self._traffic
+        times, indexes, costs, waits, keys, methods = self._traffic
         clients, half_trip, is_careful = self.clients, self._half_trip, self._is_careful
-        is_simple = not is_careful and not keys
+        is_told = bool(keys) or (bool(methods) and sees_calls(clients[0].picker))
+        is_simple = not is_careful and not is_told
         first, latencies = self._first, self.latencies
         waits = waits or array("d", [0.0]) * len(costs)
         self._at(self._end + self.scenario.timeout, self._stop)
@@ -309,7 +333,7 @@ class Simulation:
                 _, node, it, verdict, report, refusal = answers.popleft()
                 latency = back_at - times[it]
                 if is_careful or verdict is not SERVED or node.client.outliers.watching:
-                    ending = Ending(CODES[verdict], report, refusal)
+                    ending = _ending(node, verdict, report, refusal)
                     self._settle(node, it, ending, back_at)
                 else:
                     node.load.finish(Outcome(verdict, latency, report), back_at)
@@ -333,7 +357,8 @@ class Simulation:
 
     def _attempt(self, now: float, given: tuple[Client, int]) -> None:
         client, number = given
-        node = client.choose(number, now, self._hints(number))
+        key = self._method(number)
+        node = client.choose(number, now, self._hints(number), key)
         if node is not None:
             self.attempts += number >= self._first
             self._outward.append((now + self._half_trip, node, number))
@@ -343,8 +368,8 @@ class Simulation:
     def _send(self, now: float, client: Client, number: int) -> None:
         """Sends a request where picks depend on probes, ejections or keys."""
         ready = client.pool.ready
-        call = self._hints(number)
-        node = client.pick(ready, now, call) if ready else None
+        call, key = self._hints(number), self._method(number)
+        node = client.pick(ready, now, call, key) if ready else None
         if node is not None:  # else all that are not ejected are full
             node.load.begin()
             self._outward.append((now + self._half_trip, node, number))
@@ -352,11 +377,17 @@ class Simulation:
                 self._ask(client, now)
 
     def _hints(self, number: int) -> CallHints | None:
-        """What a picker may know of a request; None: nothing."""
+        """What a picker may know of a request; None: nothing that differs."""
         keys = self._traffic.keys
-        if not keys:
+        if not keys and not self._traffic.methods:
             return None
-        return CallHints(METHOD[1], (key_name(self._seed, keys[number]),))
+        named = (key_name(self._seed, keys[number]),) if keys else ()
+        return CallHints(METHODS[self._method(number)][1], named)
+
+    def _method(self, number: int) -> int:
+        """The key of its method."""
+        methods = self._traffic.methods
+        return methods[number] if methods else KEY
 
     def _ask(self, client: Client, now: float) -> None:
         """Asks whom the picker wants asked; they cost nothing there."""
@@ -369,25 +400,39 @@ class Simulation:
     def _settle(
         self, node: SimulatedNode, number: int, ending: Ending, now: float
     ) -> None:
-        client = node.client
+        client, key = node.client, self._method(number)
         if not self._is_careful:
-            client.learn(node, ending, self._traffic.times[number], now)
+            client.learn(node, ending, self._traffic.times[number], now, key)
             return
-        again_at = client.settle(node, number, ending, now)
+        again_at = client.settle(node, number, ending, now, key)
         if again_at is not None:
             self._at(again_at, self._attempt, (client, number))
 
     def _measure(self) -> Result:
+        latencies, sent_at = self._looked_at()
         return measure(
             self.scenario,
-            self.latencies,
-            self._traffic.times[self._first :],
+            latencies,
+            sent_at,
             self._seconds,
             self.throttled,
-            self.attempts if self._is_careful else len(self.latencies),
+            self.attempts if self._is_careful else len(latencies),
             self.probes,
             self._away(),
             rms(self._zone_errors),
+        )
+
+    def _looked_at(self) -> "tuple[array[float], array[float]]":
+        """Latencies, and when these requests were sent: where some wait for long, of
+        the others."""
+        latencies, sent_at = self.latencies, self._traffic.times[self._first :]
+        if self.scenario.waiting_share == 1.0:
+            return latencies, sent_at
+        waits = self._traffic.waits[self._first :]
+        kept = [i for i, wait in enumerate(waits) if not wait]
+        return (
+            array("d", [latencies[i] for i in kept]),
+            array("d", [sent_at[i] for i in kept]),
         )
 
     def _away(self) -> float:
@@ -401,3 +446,14 @@ class Simulation:
         return (
             sum(count for is_away, count in sent if is_away) / total if total else 0.0
         )
+
+
+def _ending(
+    node: SimulatedNode,
+    verdict: Verdict,
+    report: LoadReport | None,
+    refusal: Refusal | None,
+) -> Ending:
+    if verdict is FAILED and node.backend.is_gone:
+        return Ending(UNAVAILABLE)  # its connection ended
+    return Ending(CODES[verdict], report, refusal)

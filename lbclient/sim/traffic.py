@@ -22,18 +22,20 @@ MEAN_ABOVE_ZERO = 1.0 + NormalDist().pdf(1.0) / NormalDist().cdf(1.0)
 
 
 class Traffic(NamedTuple):
-    """Parallel arrays, by the number of a request; `waits` is empty if none waits, and
-    `keys` if requests have none."""
+    """Parallel arrays, by the number of a request; `waits` is empty if none waits,
+    `keys` if requests have none, and `methods` if there is one alone."""
 
     times: "array[float]"
     clients: "array[int]"
     costs: "array[float]"
     waits: "array[float]"
     keys: "array[int]" = array("L")  # from 0; empty if there are none
+    methods: "array[int]" = array("B")  # 0 and 1
 
 
 def draw(scenario: Scenario, load: float, seed: int) -> Traffic:
-    """A Poisson process for as long as the scenario lasts.
+    """A Poisson process for as long as the scenario lasts; with swings of the load its
+    rate swings.
 
     Costs have draws of their own: they stay the same when the load changes.
     """
@@ -41,19 +43,26 @@ def draw(scenario: Scenario, load: float, seed: int) -> Traffic:
     rate = scenario.rate(load) / scenario.batch
     rng = Random(f"{seed}/times")
     end = scenario.warm_up + scenario.window
-    now = 0.0
+    now, (swing, until) = 0.0, scenario.swing_at(0.0)
     while True:
-        now -= log(1.0 - rng.random()) / rate
+        due = -log(1.0 - rng.random()) / rate
+        while (left := (until - now) * swing) < due and until < end:
+            due -= left
+            now, (swing, until) = until, scenario.swing_at(until)
+        now = now + due / swing if swing else end
         if now >= end:
             break
         times.extend([now] * scenario.batch)
     count = len(times)
+    methods = _methods(scenario, count, Random(f"{seed}/methods"))
+    costs = _costs(scenario, count, Random(f"{seed}/costs"))
     return Traffic(
         times,
         _batched(_clients(scenario, count, seed), scenario.batch),
-        _costs(scenario, count, Random(f"{seed}/costs")),
+        _by_method(scenario, costs, methods),
         _waits(scenario, count, Random(f"{seed}/waits")),
         _keys(scenario, count, Random(f"{seed}/keys")),
+        methods,
     )
 
 
@@ -124,8 +133,34 @@ def _heavy(rng: Random) -> float:
 def _waits(scenario: Scenario, count: int, rng: Random) -> "array[float]":
     if not scenario.wait:
         return array("d")
-    mean = scenario.wait
-    return array("d", (-mean * log(1.0 - rng.random()) for _ in range(count)))
+    mean, share = scenario.wait, scenario.waiting_share
+    if share == 1.0:
+        return array("d", (-mean * log(1.0 - rng.random()) for _ in range(count)))
+    waits = array("d", [0.0]) * count
+    for number in range(count):
+        if rng.random() < share:
+            waits[number] = -mean * log(1.0 - rng.random())
+    return waits
+
+
+def _methods(scenario: Scenario, count: int, rng: Random) -> "array[int]":
+    share = scenario.second_share
+    if not share:
+        return array("B")
+    return array("B", (rng.random() < share for _ in range(count)))
+
+
+def _by_method(
+    scenario: Scenario, costs: "array[float]", methods: "array[int]"
+) -> "array[float]":
+    """Each method's, with the mean of all as it was."""
+    if not methods:
+        return costs
+    share, times = scenario.second_share, scenario.second_cost
+    first = 1.0 / (1.0 - share + share * times)
+    by = first, first * times
+    both = zip(costs, methods, strict=True)
+    return array("d", (cost * by[method] for cost, method in both))
 
 
 def key_shares(scenario: Scenario) -> list[float]:

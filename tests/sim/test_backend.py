@@ -236,3 +236,38 @@ def test_all_work_is_done_and_none_twice(
     assert len(bench.finished()) == len(requests)
     done = bench.backend.busy * cores * pace
     assert done == pytest.approx(sum(cost for _, cost in requests))
+
+
+def test_one_that_is_farther_answers_later_by_as_much() -> None:
+    bench = Bench()
+    bench.backend = SimulatedBackend(
+        SMALL, 1.0, 2.0, bench.heap, bench.answers, Random(1), farther=0.4
+    )
+    bench.send(2.0, now=0.0)
+    assert bench.finished() == {0: pytest.approx(2.4)}
+
+
+def test_a_crash_loses_what_runs_what_waits_and_what_comes() -> None:
+    bench = Bench()
+    bench.send(2.0, now=0.0)
+    bench.send(2.0, now=0.5, wait=5.0)
+    bench.play(1.0)
+    bench.backend.crash(1.0)
+    bench.send(2.0, now=1.5)
+    assert bench.finished() == {0: 1.0, 1: 1.0, 2: 1.5}
+    assert [answer[3] for answer in bench.answers] == [Verdict.FAILED] * 3
+    assert repr(bench.backend) == "<0 active, 0 runnable>"
+    bench.backend.is_gone = False
+    bench.send(2.0, now=20.0)
+    assert bench.finished()[3] == pytest.approx(22.0)
+
+
+def test_one_that_fails_some_fails_these_at_once() -> None:
+    bench = Bench()
+    bench.backend.fails = lambda number: number == 1
+    bench.send(2.0, now=0.0)
+    bench.send(2.0, now=1.0)
+    bench.play(1e9)
+    verdicts = {answer[2]: answer[3] for answer in bench.answers}
+    assert verdicts == {0: Verdict.SERVED, 1: Verdict.FAILED}
+    assert bench.finished()[1] == pytest.approx(1.0 + 2.0 * FAILING)

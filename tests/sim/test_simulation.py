@@ -11,6 +11,7 @@ from lbclient.core.refusal import Refusal
 from lbclient.core.retries.ending import UNAVAILABLE, Ending
 from lbclient.pickers import PICKERS, WeightedRoundRobin
 from lbclient.sim import SCENARIOS, Scenario, simulate
+from lbclient.sim.oracle import oracle
 from lbclient.sim.result import variation
 from lbclient.sim.simulation import Simulation
 from lbclient.sim.traffic import draw
@@ -292,3 +293,61 @@ def test_a_picker_is_played_alike_by_its_name_and_by_its_class() -> None:
     both: tuple[str | PickerFactory, ...] = "weighted_round_robin", WeightedRoundRobin
     named, made = (simulate(unequal, picker, load=0.5, seed=1) for picker in both)
     assert named == made
+
+
+def test_an_oracle_beats_whoever_sees_less() -> None:
+    ours, best = (
+        simulate(MIXED, picker, load=0.7, seed=1)
+        for picker in ("weighted_least_loaded", oracle())
+    )
+    assert best.p99 < 0.95 * ours.p99
+    assert best.errors == 0.0
+
+
+def test_who_leaves_gets_nothing_and_fails_nothing() -> None:
+    scenario = replace(SMALL, leaving=2)
+    result = simulate(scenario, "round_robin", load=0.5, seed=1)
+    assert result.errors == 0.0
+    assert max(result.seconds[-1][:2]) == 0.0 < min(result.seconds[-1][2:])
+
+
+def test_a_crash_fails_what_was_there_and_no_more() -> None:
+    scenario = replace(SMALL, restart_every=3.0, restart_away=1.0, restart_loses=True)
+    result = simulate(scenario, "weighted_least_loaded", load=0.5, seed=1)
+    # Three crashes in the window, of backends that each have some four requests.
+    assert 0.0 < result.errors * result.requests < 60
+
+
+def test_clients_eject_one_that_fails_a_part_of_one_method() -> None:
+    scenario = replace(SMALL, failing=1, second_share=0.5, subset_size=8, window=20.0)
+    with_it, without = (
+        simulate(
+            replace(scenario, ejection=ejects), "round_robin", load=0.5, seed=1
+        ).errors
+        for ejects in (True, False)
+    )
+    assert without == pytest.approx(0.3 * 0.5 / 8, rel=0.15)
+    assert with_it < 0.7 * without
+
+
+def test_latencies_are_of_those_that_do_not_wait() -> None:
+    waits = replace(SMALL, wait=2.0, waiting_share=0.02)
+    result = simulate(waits, "round_robin", load=0.3, seed=1)
+    assert result.p99 < 0.2
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("restart_loses", {"restart_loses": True}),
+        ("waiting_share", {"waiting_share": 0.5}),
+        ("swing_lasts", {"swings": (1.0, 2.0)}),
+        ("leaving", {"leaving": 40}),
+        ("failing", {"failing": 1, "event_loop": True}),
+    ],
+)
+def test_fields_that_say_nothing_alone_are_refused(
+    name: str, fields: dict[str, object]
+) -> None:
+    with pytest.raises(ConfigError, match=name):
+        Scenario(**fields)  # type: ignore[arg-type]

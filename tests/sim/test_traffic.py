@@ -90,3 +90,33 @@ def test_waits_are_drawn_where_requests_wait() -> None:
 def test_a_higher_load_has_the_same_costs_sooner() -> None:
     low, high = draw(BASE, 0.4, seed=1), draw(BASE, 0.8, seed=1)
     assert low.costs == high.costs[: len(low.costs)]
+
+
+def test_a_load_that_swings_has_its_parts_one_after_the_other() -> None:
+    """To 5 standard deviations of a Poisson count, also where nothing is sent."""
+    swings = replace(BASE, swings=(1.5, 0.0, 0.5), swing_lasts=4.0)
+    times = draw(swings, 0.5, seed=1).times
+    for number in range(7):
+        begin = 4.0 * number
+        count = sum(begin <= at < begin + 4.0 for at in times)
+        expected = 4.0 * swings.rate(0.5) * swings.swings[number % 3]
+        assert count == pytest.approx(expected, abs=5 * sqrt(expected))
+
+
+def test_two_methods_cost_what_one_would_together() -> None:
+    equal = replace(BASE, costs="equal", second_share=0.1, second_cost=100.0)
+    traffic = draw(equal, 0.5, seed=1)
+    first, second = (
+        [c for c, m in zip(traffic.costs, traffic.methods, strict=True) if m == method]
+        for method in (0, 1)
+    )
+    assert second[0] == pytest.approx(100.0 * first[0])
+    assert len(second) / len(traffic.costs) == pytest.approx(0.1, abs=0.005)
+    assert fmean(traffic.costs) == pytest.approx(BASE.cost, rel=0.05)
+
+
+def test_a_share_of_the_requests_waits() -> None:
+    waits = draw(replace(BASE, wait=8.0, waiting_share=0.02), 0.5, seed=1).waits
+    waiting = [wait for wait in waits if wait]
+    assert len(waiting) / len(waits) == pytest.approx(0.02, abs=0.003)
+    assert fmean(waiting) == pytest.approx(8.0, rel=0.1)
