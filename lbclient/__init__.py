@@ -50,6 +50,7 @@ from typing import TYPE_CHECKING
 
 # For type checkers: "as" makes a name public. The same names as in `_MODULES`.
 if TYPE_CHECKING:
+    from lbclient.client.calls.resumed import resumed as resumed
     from lbclient.client.channel import Channel as Channel
     from lbclient.client.channel import info as info
     from lbclient.client.channel import insecure_channel as insecure_channel
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
     from lbclient.core.errors import ResolveError as ResolveError
     from lbclient.core.model import Endpoint as Endpoint
     from lbclient.core.quotas.customer import customer as customer
+    from lbclient.core.resumable import resumable as resumable
     from lbclient.grpc_seam.errors import BackendsFull as BackendsFull
     from lbclient.grpc_seam.errors import DeadlineWhileWaiting as DeadlineWhileWaiting
     from lbclient.grpc_seam.errors import LocalRpcError as LocalRpcError
@@ -115,6 +117,8 @@ _MODULES = {
     "info": "lbclient.client.channel",
     "insecure_channel": "lbclient.client.channel",
     "key": "lbclient.core.call_hints",
+    "resumable": "lbclient.core.resumable",
+    "resumed": "lbclient.client.calls.resumed",
     "secure_channel": "lbclient.client.channel",
     "serve": "lbclient.server",
     "serve_sync": "lbclient.server",

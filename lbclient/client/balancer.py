@@ -22,6 +22,7 @@ from lbclient.client.calls import call_throttling
 from lbclient.client.calls.answers import Answers
 from lbclient.client.calls.call_ends import CallEnds
 from lbclient.client.calls.call_keys import call_keys
+from lbclient.client.calls.resumable_streams import ResumableStreams
 from lbclient.client.calls.retry_policies import hedging_of, retry_policy_of
 from lbclient.client.channel_context import ChannelContext
 from lbclient.client.observers import Observers
@@ -32,7 +33,7 @@ from lbclient.core.criticality import named
 from lbclient.core.model import LoadReport, Outcome, TaskState, Verdict, new_outcome
 from lbclient.core.protocols import Picker, PickerFactory, Resolver, Subset
 from lbclient.core.retries.retry import Decision
-from lbclient.core.routing.keyed_picks import PickerForCall
+from lbclient.core.routing.keyed_picks import PickerForCall, sees_calls
 from lbclient.core.routing.spillover import Spillover
 from lbclient.core.statistics.counters import Counters
 from lbclient.core.throttles.throttling import Throttling
@@ -99,6 +100,7 @@ class Balancer:
         self.guests = KeyGuests(
             context, self.connections, backends.idleness.waking, picker
         )
+        self.streams = ResumableStreams(context, self.connections, self.outliers)
         # Of calls that name none; None: they are sent without one.
         level = config.criticality
         self.criticality = None if level is None else named("criticality", level)
@@ -128,7 +130,7 @@ class Balancer:
     def _choose(
         self, now: float, counts: dict[int, int], hints: CallHints | None
     ) -> Backend | None:
-        picker = self.picker if hints is None else PickerForCall(self.picker, hints)
+        picker = self.picker if hints is None else self._picker_for(hints)
         if self._rest.is_on:
             self._rest.end()
         lost = 0
@@ -158,6 +160,16 @@ class Balancer:
             lost += 1
             self.backends.lost(backend, is_second=lost == 2)
         return None
+
+    def _picker_for(self, hints: CallHints) -> Picker:
+        if hints.is_resumable and not hints.keys:
+            # Zones and priorities have an order of their own.
+            is_even = not isinstance(self.picker, Spillover)
+            if is_even:
+                return self.streams.picker
+        if sees_calls(self.picker):
+            return PickerForCall(self.picker, hints)
+        return self.picker
 
     # --- attempts ------------------------------------------------------------
 
@@ -202,6 +214,10 @@ class Balancer:
         if self.outliers.watching or (code and outcome.is_answer):
             detection = self.backends.outlier_detection
             learned = detection.learned(attempt, outcome, code, now)
+        if (hints := attempt.hints) is not None and hints.is_resumable:
+            # How long a stream was open says nothing of how fast its backend is.
+            first = backend.load.first_message
+            learned = learned._replace(latency=first or learned.latency)
         if learned.verdict is FAILED or learned.verdict is REJECTED:
             backend.condition.call_failed(code, now)
         backend.load.finish(learned, now)
@@ -274,6 +290,7 @@ class Balancer:
         self.pending.cancel()
         self.probing.close()
         self.guests.close()
+        self.streams.close()
         self.backends.abort()
 
     async def close(self, grace: float | None) -> None:
@@ -281,4 +298,5 @@ class Balancer:
         self.pending.cancel()
         self.probing.close()
         self.guests.close()
+        self.streams.close()
         await self.backends.close(grace)

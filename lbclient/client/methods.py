@@ -21,6 +21,8 @@ from lbclient.core.call_hints import CallHints
 from lbclient.core.criticality import DEFAULT, Criticality, current, parse
 from lbclient.core.quotas.customer import current as customer_served
 from lbclient.core.quotas.customer import payer
+from lbclient.core.resumable import OnMove
+from lbclient.core.resumable import current as current_on_move
 from lbclient.core.retries.hedging import Hedging
 from lbclient.grpc_seam import (
     Throttled,
@@ -79,6 +81,7 @@ class StubMethod:
     wrapper: Callable[..., wrapped.Call]
     serializes_itself = True
     is_hedgeable = True
+    is_stream = True  # of requests or responses
 
     def __init__(
         self,
@@ -159,6 +162,11 @@ class StubMethod:
         if balancer.call_keys is not None:
             one = request if self.is_hedgeable else None  # else it is an iterator
             hints = balancer.call_keys.hints(self.path, one, metadata, level)
+        on_move = current_on_move() if self.is_stream else None
+        if on_move is not None:
+            hints = hints or CallHints(self.path, criticality=level)
+            hints = hints._replace(is_resumable=True)
+            options["on_move"] = on_move
         return self._wrapped(balancer, message, level, timeout, hints, **options)
 
     def _failed(self, balancer: Balancer, error: Exception) -> Any:
@@ -186,6 +194,7 @@ class StubMethod:
         *,
         wait_for_ready: bool | None,
         then: Next | None = None,
+        on_move: OnMove | None = None,
         **options: Any,
     ) -> Any:
         observed = None
@@ -193,7 +202,15 @@ class StubMethod:
             now = balancer.clock() if then is None else then.at
             observed = self._observed(balancer, now)
         attempts = Attempts(
-            balancer, self, message, criticality, options, None, observed, hints
+            balancer,
+            self,
+            message,
+            criticality,
+            options,
+            None,
+            observed,
+            hints,
+            on_move,
         )
         return self.wrapper(attempts, timeout, wait_for_ready, then=then)
 
@@ -302,6 +319,7 @@ class _StreamRequest(StubMethod):
 
 class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
     kind = "unary_unary"
+    is_stream = False
     wrapper = wrapped.UnaryUnaryCall
 
     def __call__(  # noqa: C901  # the hot path, written out

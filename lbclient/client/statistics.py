@@ -210,6 +210,8 @@ class ChannelStatistics:
     `asked_keys` are all keys of these calls, `expected_hits` as many of them as their
     backends had probably cached; 0 but for `cache_aware`.
     `first_message` has the times until the first messages of streams.
+    `resumable_streams` are open now, and `stream_moves` counts how often one was asked
+    to move to another backend.
 
     `workers` counts the tasks that have several.
 
@@ -261,6 +263,8 @@ class ChannelStatistics:
     asked_keys: int = 0
     expected_hits: int = 0
     first_message: LatencyStatistics = LatencyStatistics()
+    resumable_streams: int = 0
+    stream_moves: int = 0
 
     @property
     def label(self) -> str:
@@ -553,6 +557,8 @@ def channel_statistics(
         asked_keys=_total(balancer.picker, "asked_keys"),
         expected_hits=_total(balancer.picker, "expected_hits"),
         first_message=latency_statistics(counters.first_message),
+        resumable_streams=balancer.streams.count,
+        stream_moves=balancer.streams.asked,
     )
 
 

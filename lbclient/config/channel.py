@@ -31,6 +31,7 @@ from lbclient.core.quotas import customer
 from lbclient.core.retries import retry
 from lbclient.core.retries.hedging import BUDGET as HEDGING_BUDGET
 from lbclient.core.routing.spill_control import SPILL_ABOVE
+from lbclient.core.routing.stream_moves import MOVE_RATE
 from lbclient.core.throttles.throttle import K
 from lbclient.core.utilization import METRIC
 from lbclient.pickers import picker_factory
@@ -257,6 +258,14 @@ class ChannelConfig(Sourced):
         "its full size. 0: it starts at its full size.",
         source="Ours: where one of ten returned cold in `benchmarks.fleet`, round "
         "robin had a p99 of 5, 2.1, 0.30 and 0.27 s with 0, 5, 10 and 20 s.",
+    )
+    stream_move_rate: float = setting(
+        MOVE_RATE,
+        number(0, 1),
+        help="The share of a channel's resumable streams that it asks to move in a "
+        "second while backends have too many of them. 0: only those of backends that "
+        "leave.",
+        source="Ours: half of all streams, as of a fleet that has doubled, in 25 s.",
     )
     active_limit: int = setting(
         100,

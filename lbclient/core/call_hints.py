@@ -25,6 +25,7 @@ class CallHints(NamedTuple):
     `method` is its path, as "/package.Service/Method". `keys` go from the most to the
     least specific; empty if it has none. `cost` is what the caller said that it costs,
     relative to other calls. `tried` are the backends that it was sent to before.
+    `is_resumable`: it is a stream that its caller can end and open again elsewhere.
     """
 
     method: str
@@ -32,6 +33,7 @@ class CallHints(NamedTuple):
     criticality: Criticality = DEFAULT
     cost: float = 1.0
     tried: tuple[Any, ...] = ()
+    is_resumable: bool = False
 
 
 class KeysAndCost(NamedTuple):

@@ -58,6 +58,10 @@ OURS = _families(
      "Latency of attempts, from picking a backend to the end of the attempt."),
     ("lbclient_first_message_seconds", "histogram", "target",
      "Time from sending a stream to a backend until its first message."),
+    ("lbclient_resumable_streams", "gauge", "target",
+     "Resumable streams that are open."),
+    ("lbclient_stream_moves", "counter", "target",
+     "Times that a resumable stream was asked to move to another backend."),
     ("lbclient_call_duration_seconds", "histogram",
      "target grpc_service grpc_method grpc_code",
      "Duration of whole calls as the caller sees them, with waiting for a backend and "

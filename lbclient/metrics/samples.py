@@ -104,6 +104,7 @@ def channel_counts(channel: ChannelStatistics, target: str) -> Samples:
     yield ("lbclient_first_choices_total", target), channel.first_choices
     yield ("lbclient_asked_keys_total", target), channel.asked_keys
     yield ("lbclient_expected_key_hits_total", target), channel.expected_hits
+    yield ("lbclient_stream_moves_total", target), channel.stream_moves
     yield ("lbclient_task_failures_total", target), channel.task_failures
     yield ("lbclient_resolver_updates_total", target), channel.resolver.updates
 
@@ -111,6 +112,7 @@ def channel_counts(channel: ChannelStatistics, target: str) -> Samples:
 def channel_gauges(channel: ChannelStatistics, target: str) -> Samples:
     yield ("lbclient_channels", target), 1
     yield ("lbclient_in_flight", target), channel.in_flight
+    yield ("lbclient_resumable_streams", target), channel.resumable_streams
     yield ("lbclient_waiting", target), channel.waiting
     yield ("lbclient_retries_left", target), channel.retries_left
     states = [backend.state for backend in channel.backends]

@@ -21,6 +21,7 @@ from lbclient.core.call_hints import CallHints
 from lbclient.core.criticality import Criticality
 from lbclient.core.model import Outcome
 from lbclient.core.refusal import Refusal
+from lbclient.core.resumable import OnMove
 from lbclient.core.retries.ending import ABANDONED, REJECTED, SERVED, Ending
 from lbclient.core.retries.retry import Decision, Failure, Retry
 from lbclient.core.routing.next_backend import two_others
@@ -84,6 +85,7 @@ class Attempts:
     """Sends one call to backends until it is served, fails for good or is ended. Owned
     by its call.
 
+    `on_move` is called if the call is a stream that should move to another backend.
     `tried` are the backends that got the call. `last_error` is the error of the last
     attempt, None if the call was not retried. `was_closed`: the channel was closed when
     an attempt failed; `was_answered`: the last failure was the application's answer.
@@ -99,9 +101,11 @@ class Attempts:
         counts: dict[int, int] | None = None,
         observed: "ObservedCall | None" = None,
         hints: CallHints | None = None,
+        on_move: OnMove | None = None,
     ) -> None:
         self.balancer = balancer
         self.hints = hints
+        self.on_move = on_move
         self.requests = message if isinstance(message, Requests) else None
         self.criticality = criticality
         self.counts = method.counts(balancer) if counts is None else counts

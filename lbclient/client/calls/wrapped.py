@@ -23,6 +23,7 @@ from lbclient.client.balancer import Balancer
 from lbclient.client.calls.attempt import Attempt
 from lbclient.client.calls.attempts import Attempts, Next, settle_orphan
 from lbclient.core.call_hints import CallHints
+from lbclient.core.resumable import OnMove
 from lbclient.grpc_seam import (
     CANCELLED,
     BackendsFull,
@@ -101,6 +102,10 @@ class Call:
     def hints(self) -> CallHints | None:
         return self.attempts.hints
 
+    @property
+    def on_move(self) -> OnMove | None:
+        return self.attempts.on_move
+
     def _find_backend_in(self, delay: float) -> None:
         balancer = self._balancer
         self._decided = asyncio.Event()
@@ -163,6 +168,10 @@ class Call:
             self._decide()
         self._attempt_end = AttemptEnd(balancer, attempt, self._finder(), siblings)
         inner.add_done_callback(self._attempt_end)
+        if attempts.on_move is not None:
+            hints = attempts.hints
+            keyed = hints is not None and bool(hints.keys)
+            balancer.streams.begun(self, backend, inner, keyed)
 
     def _finder(self) -> "Callable[[], Call | None]":
         """How the inner call finds us when it is over. As this keeps us, we stay."""

@@ -1,0 +1,179 @@
+"""Asks resumable streams to move: those of backends that have too many, or that leave.
+
+Which and how many decides `core.routing.stream_moves`. Here is who they are, and the
+look, about once a second, while there are any. The application ends a stream that was
+asked and opens another, which is picked anew.
+"""
+
+import weakref
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from lbclient.background.tasks import Alarm, is_fatal
+from lbclient.client.backends.connections import Connections
+from lbclient.client.channel_context import ChannelContext
+from lbclient.core.backoff import Backoff
+from lbclient.core.model import State
+from lbclient.core.outliers.outliers import Outliers
+from lbclient.core.protocols import Node
+from lbclient.core.resumable import OnMove
+from lbclient.core.routing.stream_moves import BackendStreams, StreamMoves
+from lbclient.log import Log
+from lbclient.pickers.fewest_streams import FewestStreams
+
+if TYPE_CHECKING:
+    from lbclient.client.backends.backend import Backend
+
+logger = Log("lbclient.balancer")  # as documented, for the whole channel
+
+LOOKS = Backoff(1.0, 1.0, jitter=0.25)  # seconds between two looks
+# Seconds that the application has to end a stream; then it counts as one that stays.
+PATIENCE = 30.0
+
+
+class StreamCall(Protocol):
+    """What is asked of a call: whom it tells that it should move."""
+
+    @property
+    def on_move(self) -> OnMove | None: ...
+
+
+class OpenStream:
+    """A resumable stream on a backend. Its call is not kept: who drops it ends it."""
+
+    __slots__ = ("asked_at", "backend", "call", "is_bound")
+
+    def __init__(self, call: StreamCall, backend: "Backend", is_bound: bool) -> None:
+        self.call = weakref.ref(call)
+        self.backend = backend
+        self.is_bound = is_bound  # by a key
+        self.asked_at: float | None = None
+
+
+class ResumableStreams:
+    """The resumable streams of a channel. Owned by a balancer.
+
+    `picker` is for those without keys. `count` is how many there are, and `asked` how
+    often one was asked to move.
+    """
+
+    def __init__(
+        self,
+        context: ChannelContext,
+        connections: Connections,
+        outliers: Outliers["Backend"],
+    ) -> None:
+        config, rng = context.config, context.rng
+        self.picker = FewestStreams(rng, config.slow_start, self._own)
+        self.count = self.asked = 0
+        self._moves: StreamMoves[Backend] = StreamMoves(
+            rng, config.stream_move_rate, context.clock()
+        )
+        self._connections = connections
+        self._outliers = outliers
+        self._clock = context.clock
+        self._label = context.label
+        self._rng = rng
+        self._open: dict[Node, dict[OpenStream, None]] = {}  # oldest first
+        self._going: dict[OpenStream, None] = {}  # asked, in this order, and not gone
+        self._has_failed = False
+        self._look = Alarm(context.tasks, self._look_at_all)
+
+    def begun(
+        self, call: StreamCall, backend: "Backend", inner: Any, keyed: bool
+    ) -> None:
+        """A stream is on its way to a backend; `inner` is grpc.aio's call."""
+        stream = OpenStream(call, backend, keyed)
+        self._open.setdefault(backend, {})[stream] = None
+        self.count += 1
+        inner.add_done_callback(partial(self._over, stream))
+        if not self._look.is_set():
+            self._look.set(LOOKS.varied(LOOKS.first, self._rng))
+
+    def _over(self, stream: OpenStream, _: Any) -> None:
+        self._going.pop(stream, None)
+        self.count -= 1
+        streams = self._open[stream.backend]
+        del streams[stream]
+        if not streams:
+            del self._open[stream.backend]
+
+    def _own(self, node: Node) -> tuple[int, int]:
+        """This client's streams on a backend, and those of them that can be asked."""
+        streams = self._open.get(node, {})
+        going = sum(1 for one in self._going if one.backend is node)
+        movable = sum(one.asked_at is None and not one.is_bound for one in streams)
+        return len(streams) - going, movable
+
+    # --- who is asked -------------------------------------------------------------
+
+    def _look_at_all(self) -> None:
+        if not self._open:
+            return
+        self._look.set(LOOKS.varied(LOOKS.first, self._rng))
+        now = self._clock()
+        for stream in list(self._going):
+            asked_at = stream.asked_at
+            if asked_at is not None and now - asked_at >= PATIENCE:
+                del self._going[stream]
+        asked = self._moves.to_ask(self._seen(now), len(self._going), now)
+        for backend, count in asked.items():
+            self._ask_some(backend, count, now)
+
+    def _seen(self, now: float) -> dict["Backend", BackendStreams]:
+        pool = self._connections.pool
+        staying = tuple(
+            node
+            for node in pool.nodes.values()
+            if pool.takes(node) and not self._outliers.of(node)
+        )
+        seen = self.picker.look(staying, now) if staying else {}
+        for backend in (*pool.nodes.values(), *self._connections.draining.values()):
+            if backend.state is State.LAME_DUCK:
+                own, movable = self._own_of_leaving(backend)
+                seen[backend] = BackendStreams(own, movable, worth=0.0, leaves=True)
+            elif self._connections.is_draining(backend):
+                own, movable = self._own_of_leaving(backend)
+                seen[backend] = BackendStreams(own, movable, worth=0.0)
+        return seen
+
+    def _own_of_leaving(self, backend: "Backend") -> tuple[int, int]:
+        """Those with a key can be asked, too: it has another backend now."""
+        own, _ = self._own(backend)
+        streams = self._open.get(backend, {})
+        return own, sum(one.asked_at is None for one in streams)
+
+    def _ask_some(self, backend: "Backend", count: int, now: float) -> None:
+        leaves = backend.state is State.LAME_DUCK
+        leaves = leaves or self._connections.is_draining(backend)
+        for stream in list(self._open.get(backend, {})):
+            if count <= 0:
+                return
+            if stream.asked_at is None and (leaves or not stream.is_bound):
+                count -= 1
+                stream.asked_at = now
+                self._going[stream] = None
+                self.asked += 1
+                self._ask(stream)
+
+    def _ask(self, stream: OpenStream) -> None:
+        call = stream.call()
+        on_move = None if call is None else call.on_move
+        if on_move is None:
+            return
+        try:
+            on_move()
+        except BaseException as error:  # of the application
+            if is_fatal(error):
+                raise
+            if not self._has_failed:
+                self._has_failed = True
+                words = "%s: an on_move of `resumable` raised; its stream stays"
+                label = self._label
+                logger.exception(words, label, channel=label, reason=error)
+
+    def close(self) -> None:
+        self._look.clear()
+
+    def __repr__(self) -> str:
+        return f"<{self.count} resumable streams, {self.asked} asked to move>"

@@ -1,0 +1,254 @@
+"""Resumable streams are spread, asked to move, and go on where they were."""
+
+import asyncio
+import gc
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import grpc
+import pytest
+
+import lbclient
+from lbclient import ChannelConfig, ConfigError, Endpoint
+from tests.hosts import Hosted, hosting, stream_stream, unary_stream
+from tests.waiting import eventually
+
+NUMBERS, CHAT = "/test.Streams/Numbers", "/test.Streams/Chat"
+
+
+async def numbers(request: bytes, _: Any) -> AsyncIterator[bytes]:
+    """Those that follow the request's."""
+    number = int(request)
+    while True:
+        number += 1
+        yield b"%d" % number
+        await asyncio.sleep(0.02)
+
+
+async def chat(requests: AsyncIterator[bytes], _: Any) -> AsyncIterator[bytes]:
+    async for request in requests:
+        yield request
+
+
+METHODS = {NUMBERS: unary_stream(numbers), CHAT: stream_stream(chat)}
+
+
+class Listed:
+    """A resolver whose endpoints a test sets."""
+
+    def __init__(self, addresses: list[str]) -> None:
+        self.addresses = addresses
+        self.changed = asyncio.Event()
+
+    async def watch(self) -> AsyncIterator[tuple[Endpoint, ...]]:
+        while True:
+            self.changed.clear()
+            yield tuple(map(Endpoint, sorted(self.addresses)))
+            await self.changed.wait()
+
+
+class Reader:
+    """Reads a stream of numbers that moves, and notes what is missing."""
+
+    def __init__(self, channel: Any) -> None:
+        method = channel.unary_stream(NUMBERS)
+        self.stream = lbclient.resumed(lambda last: method(last or b"0"))
+        self.read = 0
+        self.lost: list[tuple[int, int]] = []
+
+    async def run(self) -> None:
+        async for message in self.stream:
+            number = int(message)
+            if number != self.read + 1:
+                self.lost.append((self.read, number))
+            self.read = number
+
+    def backend(self) -> str | None:
+        return lbclient.info(self.stream.call).backend
+
+
+async def hosts(stack: AsyncExitStack, count: int) -> list[Hosted]:
+    return [
+        await stack.enter_async_context(hosting(METHODS, utilization=lambda: 0.1))
+        for _ in range(count)
+    ]
+
+
+def where(readers: list[Reader]) -> Counter[str | None]:
+    return Counter(reader.backend() for reader in readers)
+
+
+async def test_streams_move_to_new_backends_and_nothing_is_lost() -> None:
+    async with AsyncExitStack() as stack:
+        tasks = await hosts(stack, 4)
+        listed = Listed([tasks[0].address, tasks[1].address])
+        config = ChannelConfig(stream_move_rate=0.5, slow_start=0.0)
+        channel = await stack.enter_async_context(
+            lbclient.insecure_channel(listed, config=config)
+        )
+        await channel.channel_ready()
+        await eventually(lambda: len(channel.balancer().pool.ready) == 2)
+        readers = [Reader(channel) for _ in range(40)]
+        running = [asyncio.create_task(reader.run()) for reader in readers]
+        await eventually(lambda: all(reader.read for reader in readers))
+        assert set(where(readers).values()) == {20}
+        assert channel.statistics().resumable_streams == 40
+        listed.addresses = [task.address for task in tasks]
+        listed.changed.set()
+        await eventually(
+            lambda: sorted(where(readers).values()) == [10] * 4, turns=4000
+        )
+        assert channel.statistics().stream_moves == 20
+        before = [reader.read for reader in readers]
+        await eventually(
+            lambda: all(
+                reader.read > seen for reader, seen in zip(readers, before, strict=True)
+            )
+        )
+        assert sum(reader.stream.moved for reader in readers) == 20
+        assert not any(reader.lost for reader in readers)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        await eventually(lambda: channel.statistics().resumable_streams == 0)
+
+
+async def test_streams_leave_a_lame_duck() -> None:
+    async with AsyncExitStack() as stack:
+        tasks = await hosts(stack, 2)
+        listed = Listed([task.address for task in tasks])
+        channel = await stack.enter_async_context(
+            lbclient.insecure_channel(
+                listed, config=ChannelConfig(stream_move_rate=0.0)
+            )
+        )
+        await channel.channel_ready()
+        await eventually(lambda: len(channel.balancer().pool.ready) == 2)
+        readers = [Reader(channel) for _ in range(10)]
+        running = [asyncio.create_task(reader.run()) for reader in readers]
+        await eventually(lambda: all(reader.read for reader in readers))
+        tasks[0].server.lame_duck()
+        await eventually(lambda: set(where(readers)) == {tasks[1].address}, turns=4000)
+        assert not any(reader.lost for reader in readers)
+        assert not any(task.done() for task in running)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+async def test_on_move_tells_a_stream_of_another_kind() -> None:
+    async with AsyncExitStack() as stack:
+        tasks = await hosts(stack, 2)
+        target = "ipv4:" + ",".join(task.address for task in tasks)
+        channel = await stack.enter_async_context(lbclient.insecure_channel(target))
+        await channel.channel_ready()
+        moving = asyncio.Event()
+        with lbclient.resumable(moving.set):
+            call = channel.stream_stream(CHAT)()
+        await call.write(b"a")
+        assert await call.read() == b"a"
+        first = lbclient.info(call).backend
+        next(task for task in tasks if task.address == first).server.lame_duck()
+        await asyncio.wait_for(moving.wait(), 30)
+        await call.done_writing()
+        assert await call.read() is grpc.aio.EOF
+        assert await call.code() is grpc.StatusCode.OK
+        with lbclient.resumable(moving.set):
+            call = channel.stream_stream(CHAT)()
+        await call.write(b"b")
+        assert await call.read() == b"b"
+        assert lbclient.info(call).backend != first
+        call.cancel()
+
+
+async def test_a_stream_that_is_dropped_ends_though_it_is_resumable() -> None:
+    async with AsyncExitStack() as stack:
+        (task,) = await hosts(stack, 1)
+        channel = await stack.enter_async_context(
+            lbclient.insecure_channel(f"ipv4:{task.address}")
+        )
+        method: Any = channel.unary_stream(NUMBERS)
+        stream = lbclient.resumed(lambda last: method(last or b"0"))
+        async for message in stream:
+            assert message == b"1"
+            break
+        assert channel.statistics().resumable_streams == 1
+        del stream
+        gc.collect()
+        await eventually(lambda: channel.statistics().resumable_streams == 0)
+
+
+async def test_cancelling_the_reader_is_no_move() -> None:
+    async with AsyncExitStack() as stack:
+        (task,) = await hosts(stack, 1)
+        channel = await stack.enter_async_context(
+            lbclient.insecure_channel(f"ipv4:{task.address}")
+        )
+        reader = Reader(channel)
+        running = asyncio.create_task(reader.run())
+        await eventually(lambda: reader.read > 0)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert reader.stream.moved == 0
+
+
+async def test_errors_end_it_as_they_end_a_call() -> None:
+    async def fails(request: bytes, context: Any) -> AsyncIterator[bytes]:
+        yield b"1"
+        await context.abort(grpc.StatusCode.NOT_FOUND, "no more")
+
+    async with (
+        hosting({NUMBERS: unary_stream(fails)}) as task,
+        lbclient.insecure_channel(f"ipv4:{task.address}") as channel,
+    ):
+        method: Any = channel.unary_stream(NUMBERS)
+        stream = lbclient.resumed(lambda last: method(last or b"0"))
+        assert await anext(stream) == b"1"
+        with pytest.raises(grpc.aio.AioRpcError, match="no more"):
+            await anext(stream)
+
+
+async def test_a_failing_on_move_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fails() -> None:
+        raise ValueError("not now")
+
+    async with AsyncExitStack() as stack:
+        tasks = await hosts(stack, 2)
+        target = "ipv4:" + ",".join(task.address for task in tasks)
+        channel = await stack.enter_async_context(lbclient.insecure_channel(target))
+        await channel.channel_ready()
+        await eventually(lambda: len(channel.balancer().pool.ready) == 2)
+        with lbclient.resumable(fails):
+            calls: list[Any] = [channel.unary_stream(NUMBERS)(b"0") for _ in range(4)]
+        for call in calls:
+            assert await call.read() == b"1"
+        tasks[0].server.lame_duck()
+        await eventually(lambda: channel.statistics().stream_moves == 2, turns=4000)
+        assert caplog.text.count("an on_move of `resumable` raised") == 1
+        assert not any(call.done() for call in calls)
+        for call in calls:
+            call.cancel()
+
+
+def test_what_cannot_be_called_is_refused() -> None:
+    for make in (lbclient.resumable, lbclient.resumed):
+        with pytest.raises(ConfigError, match="want a function"):
+            make(None)  # type: ignore[arg-type]
+
+
+async def test_a_stream_with_grpc_aio_itself_is_read_to_its_end() -> None:
+    """As with LBCLIENT_DISABLE=1."""
+
+    async def two(request: bytes, _: Any) -> AsyncIterator[bytes]:
+        yield b"1"
+        yield b"2"
+
+    async with hosting({NUMBERS: unary_stream(two)}) as task:
+        method: Any = task.channel.unary_stream(NUMBERS)
+        stream = lbclient.resumed(lambda last: method(last or b"0"))
+        assert [message async for message in stream] == [b"1", b"2"]
