@@ -211,7 +211,11 @@ class Balancer:
             self._on_loop(self.settle, attempt, outcome, code, then, now)
             return
         learned = outcome
-        if self.outliers.watching or (code and outcome.is_answer):
+        if (
+            self.outliers.watching
+            or (code and outcome.is_answer)
+            or now >= backend.load.timed_at
+        ):
             detection = self.backends.outlier_detection
             learned = detection.learned(attempt, outcome, code, now)
         if (hints := attempt.hints) is not None and hints.is_resumable:

@@ -30,8 +30,8 @@ class EjectionStatistics:
     """A method for which a backend is ejected: the picks of that method pass it by.
 
     `why` compares what it answered of late with what the others did: "UNIMPLEMENTED to
-    5 of its last 5 calls, and to 0 of 212 of the other backends". `age` is how long ago
-    it was ejected. `next_trial` is in how many seconds the next call of the method is
+    5 of its last 5 calls, and to 0 of 212 of the other backends", or how long its calls
+    took. `age` is how long ago it was ejected. `next_trial` is in how many seconds the next call of the method is
     sent to it, to see whether it is well again: 0.0 is now, None while one is there.
     """
 
@@ -56,9 +56,9 @@ class BackendStatistics:
     `utilization`, `qps`, `eps` and `active` are its own last word, `report_age` old;
     None where it has said nothing. A `utilization` of 0.0 in a report is None, too: it
     means unknown there, and not idle. `ejected` has the methods for which it is
-    ejected, as it alone fails them; it goes on with all others. `is_shared` says if
-    several tasks answer at this address, as behind a proxy: what it says of its load is
-    then their mean. `fronts` is how many of them answered within 10 s, 64 at most, and
+    ejected, as it alone fails them or is late; it goes on with all others. `is_shared`
+    says if several tasks answer at this address, as behind a proxy: what it says of its
+    load is then their mean. `fronts` is how many of them answered within 10 s, 64 at most, and
     0 for an address that is not shared. `health_refused` says which of its health and
     load services answer with a status other than UNIMPLEMENTED, and which: "refused:
     UNAUTHENTICATED: no token (lbclient.v1.BackendHealth, grpc.health.v1.Health)"; empty

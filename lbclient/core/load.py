@@ -53,6 +53,7 @@ class Load:
         "reported_at",
         "sent_since_report",
         "squared_latency",
+        "timed_at",
     )
 
     def __init__(
@@ -69,6 +70,9 @@ class Load:
         self.reported_at = 0.0
         self.sent_since_report = 0
         self.ready_at: float | None = None  # since when without a break
+        self.timed_at = (
+            0.0  # from then on its next answer is to be timed, see `Outliers`
+        )
         self._errors = DecayingCount(ERROR_MEMORY)
         # Of a time: errors that we saw, each fading over it, and what they owe.
         self.recent_errors: Callable[[float], float] = self._errors.read

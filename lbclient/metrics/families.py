@@ -89,7 +89,7 @@ OURS = _families(
      "Backends no longer in the subset that still have calls in flight."),
     ("lbclient_ejected_backends", "gauge", "target",
      "Backends that get no calls of at least one method, because only they fail "
-     "it."),
+     "it or answer late."),
     ("lbclient_slowed_backends", "gauge", "target",
      "Backends whose requests take more of their capacity than usual, compared with "
      "the other backends."),
@@ -116,7 +116,7 @@ OURS = _families(
      "Utilization above which calls leave a zone and priority: spill_above; only with "
      "spill-over."),
     ("lbclient_ejections", "counter", "target",
-     "Ejections: one backend for one method that only it failed."),
+     "Ejections: one backend for one method that only it failed or answered late."),
     ("lbclient_weights", "gaugehistogram", "target",
      "Backends by their share of the calls, relative to the mean share."),
     ("lbclient_report_ages_seconds", "gaugehistogram", "target",

@@ -269,7 +269,9 @@ class Client:
         """
         outcome = learned = ending.outcome(now - sent_at)
         code, outliers = ending.code, self.outliers
-        if self._ejects and (outliers.watching or (code and outcome.is_answer)):
+        is_timed = now >= node.load.timed_at
+        is_news = outliers.watching or (code and outcome.is_answer) or is_timed
+        if self._ejects and is_news:
             judgement = outliers.judge(
                 key, node, outcome, code, sent_at, now, lambda: METHODS[key]
             )

@@ -332,7 +332,12 @@ class Simulation:
             elif back_at <= heap_at:
                 _, node, it, verdict, report, refusal = answers.popleft()
                 latency = back_at - times[it]
-                if is_careful or verdict is not SERVED or node.client.outliers.watching:
+                if (
+                    is_careful
+                    or verdict is not SERVED
+                    or back_at >= node.load.timed_at
+                    or node.client.outliers.watching
+                ):
                     ending = _ending(node, verdict, report, refusal)
                     self._settle(node, it, ending, back_at)
                 else:

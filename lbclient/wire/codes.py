@@ -7,6 +7,7 @@ this table calls served, or abandoned, are failures where a backend alone gives 
 from grpc import StatusCode
 
 from lbclient.core.model import Verdict
+from lbclient.core.outliers.method_latencies import Lateness
 from lbclient.core.outliers.outlier_judgement import Against
 from lbclient.core.retries.ending import VERDICTS
 
@@ -22,12 +23,20 @@ def verdict_of(code: StatusCode) -> Verdict:
 STATUS_OF_NUMBER = {code.value[0]: code for code in StatusCode}
 
 
-def told_against(against: Against) -> str:
+def told_against(against: Against | Lateness) -> str:
     """For people to read; counts fade, and so are rounded.
 
     >>> told_against(Against(12, 4.5, 4.5, 0.0, 211.9))
     'UNIMPLEMENTED to 5 of its last 5 calls, and to 0 of 212 of the other backends'
+    >>> told_against(Lateness(0.1934, 0.0123, 0.014))
+    'its last calls took 193 ms, usually 12.3 ms, and those of the other backends 14 ms'
     """
+    if isinstance(against, Lateness):
+        late, usual, elsewhere = (f"{1000.0 * each:.3g} ms" for each in against)
+        return (
+            f"its last calls took {late}, usually {usual}, and those of the other "
+            f"backends {elsewhere}"
+        )
     status = STATUS_OF_NUMBER[against.status].name
     own, of = _whole(against.own), _whole(against.of_own)
     others, of_others = _whole(against.others), _whole(against.of_others)

@@ -76,7 +76,8 @@ def from_then_on(at: float, before: Behaviour, after: Behaviour) -> Behaviour:
 
 
 class Fleet:
-    """`rate` is in calls a second. `got` and `failed` count calls by backend."""
+    """`rate` is in calls a second. `got` and `failed` count calls by backend. Where
+    there is a `utilization`, all backends report it, and answers are timed."""
 
     def __init__(
         self,
@@ -85,8 +86,10 @@ class Fleet:
         backends: int = 5,
         rate: float = 100.0,
         seed: int = 1,
+        utilization: float = 0.0,
     ) -> None:
         self.now = 0.0
+        self.utilization = utilization
         self.behaviour = behaviour
         self.pool: Pool[FakeNode] = Pool(
             lambda endpoint: FakeNode(endpoint, State.CONNECTING),
@@ -170,9 +173,16 @@ class Fleet:
         if status and KEY not in outliers.watching:
             outliers.watch(KEY, METHOD, now)
         judgement = None
-        if outliers.watching:
-            judgement = outliers.answered(KEY, node, status, latency, sent_at, now)
         outcome = Outcome(ALONE.get(status, Verdict.SERVED), latency)
+        if self.utilization:
+            active, rate = node.load.in_flight - 1, self.rate / len(self.nodes)
+            report = LoadReport(self.utilization, rate, 0.0, active)
+            outcome = outcome._replace(report=report)
+            judgement = outliers.judge(
+                KEY, node, outcome, status, sent_at, now, lambda: METHOD
+            )
+        elif outliers.watching:
+            judgement = outliers.answered(KEY, node, status, latency, sent_at, now)
         learned, owed = outcome, 0.0
         if judgement is not None:
             learned, owed = compared(outcome, judgement, node.load)

@@ -125,8 +125,14 @@ def test_large_machines_have_more_processors() -> None:
     assert fmean(used[4:]) / fmean(used[:4]) == pytest.approx(3.0, rel=0.1)
 
 
-def test_a_gray_backend_takes_long_and_no_more_of_its_processors() -> None:
+def test_clients_eject_a_gray_backend() -> None:
     gray = replace(SMALL, gray=1, gray_factor=10.0)
+    for picker in ("round_robin", "weighted_least_loaded"):
+        assert simulate(gray, picker, load=0.3, seed=1).sinkhole <= 0.1
+
+
+def test_a_gray_backend_takes_long_and_no_more_of_its_processors() -> None:
+    gray = replace(SMALL, gray=1, gray_factor=10.0, ejection=False)
     ill = simulate(gray, "round_robin", load=0.3, seed=1)
     well = simulate(SMALL, "round_robin", load=0.3, seed=1)
     assert ill.sinkhole == pytest.approx(1.0, abs=0.05)

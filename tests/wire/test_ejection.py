@@ -427,3 +427,42 @@ async def test_where_those_that_are_well_are_full_another_is_woken(
         await asyncio.wait([asyncio.ensure_future(rpc.code()) for rpc in short[1:]])
         long.cancel()
         short[0].cancel()
+
+
+async def test_one_that_answers_late_leaves_the_picks_and_says_why(
+    start_some: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its statuses and its utilization are those of the others."""
+
+    def make() -> lbclient.Server:
+        settings = {"utilization": lambda: 0.3, "utilization_replaces": True}
+        return lbclient.server(config=lbclient.ServerConfig(**settings))  # type: ignore[arg-type]
+
+    caplog.set_level(logging.INFO, "lbclient.balancer")
+    tasks = await start_some(4, make)
+    async with await ready_channel(tasks, eventually) as channel:
+        late = tasks[0]
+        for task in tasks:
+            task.latency = 0.005
+        await eventually(
+            lambda: min(task.begun for task in tasks) >= 60,
+            channel.statistics,
+            meanwhile=lambda: call(channel, OLD, 20),
+        )
+        assert not ejected(channel)
+        late.latency = 0.5
+        await eventually(
+            lambda: ejected(channel),
+            channel.statistics,
+            meanwhile=lambda: call(channel, OLD, 4),
+        )
+        assert ejected(channel) == {late.address: [OLD]}
+        before = late.begun
+        await call(channel, OLD, 60)
+        assert late.begun <= before + 1, "a trial at most"
+        [ejection] = next(b.ejected for b in channel.statistics().backends if b.ejected)
+        assert ejection.why.startswith("its last calls took 5")
+        assert "usually" in ejection.why
+        assert ejection.why in str(snapshot())
+        assert any(ejection.why in record.getMessage() for record in caplog.records)
+        assert channel.statistics().ejections == 1

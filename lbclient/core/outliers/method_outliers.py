@@ -14,6 +14,8 @@ from lbclient.core.counting.call_counts import Method
 from lbclient.core.counting.ewma import DecayingCount
 from lbclient.core.load import ERROR_MEMORY, LATENCY_GAIN
 from lbclient.core.model import State
+from lbclient.core.outliers.method_latencies import TUNING as LATENCY
+from lbclient.core.outliers.method_latencies import Lateness, MethodLatencies
 from lbclient.core.outliers.outlier_judgement import Against, Judgement
 from lbclient.core.outliers.standing import Ejection, Standing
 from lbclient.core.outliers.usual_answers import UsualAnswers
@@ -31,6 +33,8 @@ MIN_SUSPICION_TIME = 0.5  # seconds, in which slow OKs arrive, too
 FIRST_ANSWERS = 1.0  # answers; errors beyond these, with no OK yet, count as doubtful
 
 TRIALS = Backoff(1.0, 30.0, jitter=0.25)  # until a trial call, or after one that failed
+# Of a late backend each trial call takes long, so there are few of them.
+LATE_TRIALS = Backoff(20.0, 60.0, jitter=0.25)
 MOST_TRIALS = 3  # that must go well in a row; as many as it was ejected of late
 LOOK_AGAIN = 0.1  # seconds; where trials are due, but the backends are lost or full
 
@@ -56,8 +60,10 @@ class MethodWatch(Generic[N]):
         pool: Pool[N],
         rng: Random,
         note: Callable[[Method, N, Ejection | None], None],
+        latencies: MethodLatencies[N] | None = None,
     ) -> None:
         self.method = method
+        self._latencies = latencies
         self._pool = pool
         self._rng = rng
         self._note = note
@@ -89,8 +95,16 @@ class MethodWatch(Generic[N]):
         standing.has_served = True
         standing.suspicion = max(0.0, standing.suspicion + OK)
         if standing.ejection is not None:
-            self._tried(standing, standing.ejection, True, sent_at, now)
+            is_well = not self._is_late(standing, latency)
+            self._tried(standing, standing.ejection, is_well, sent_at, now)
         return None
+
+    def _is_late(self, standing: Standing[N], latency: float) -> bool:
+        """Whether it is ejected as it is late, and its trial call was late again."""
+        ejection, latencies = standing.ejection, self._latencies
+        if ejection is None or latencies is None or not ejection.is_late:
+            return False
+        return not latencies.is_usual(standing.node, latency)
 
     def _erred(
         self, standing: Standing[N], status: int, sent_at: float, now: float
@@ -109,7 +123,7 @@ class MethodWatch(Generic[N]):
         elif is_unusual and self._is_proven(standing, now) and self._has_room():
             own, of_own = standing.recent.errors[status], standing.recent.total
             against = Against(status, own, of_own, others, of_others)
-            self._eject(standing, against, now)
+            self._eject(standing, against, TRIALS, now)
         is_proven = standing.ejection is not None or standing.suspicion >= DOUBT
         is_all = not standing.has_served and standing.recent.total > FIRST_ANSWERS
         is_failure = is_unusual and is_proven
@@ -149,11 +163,30 @@ class MethodWatch(Generic[N]):
         ejected = sum(node.state is State.READY for node in self.ejected)
         return ejected < most_ejected(self._pool)
 
-    def _eject(self, standing: Standing[N], against: Against, now: float) -> None:
+    def eject_late(self, node: N, against: Lateness, now: float) -> None:
+        """Ejects a backend that answers late, unless several are ejected already."""
+        standing = self.standings.get(node)
+        if standing is None:
+            standing = self.standings[node] = Standing(node)
+        late = sum(ejection.is_late for ejection in self.ejected.values())
+        most = max(1, self._pool.counts[State.READY] // LATENCY.most_ejected)
+        if standing.ejection is None and late < most and self._has_room():
+            self.answered_at = self.last_error_at = now
+            self._eject(standing, against, LATE_TRIALS, now)
+
+    def _eject(
+        self,
+        standing: Standing[N],
+        against: Against | Lateness,
+        trials: Backoff,
+        now: float,
+    ) -> None:
         standing.ejections.add(now)
         times = max(1, round(standing.ejections.read(now)))
-        period = TRIALS.after(times)
-        ejection = Ejection(against, period, min(times, MOST_TRIALS), now)
+        period = trials.after(times)
+        # One answer alone may be quick by chance.
+        needed = MOST_TRIALS if isinstance(against, Lateness) else times
+        ejection = Ejection(against, trials, period, min(needed, MOST_TRIALS), now)
         standing.ejection = self.ejected[standing.node] = ejection
         self._left_out = None
         standing.has_served = False
@@ -186,7 +219,7 @@ class MethodWatch(Generic[N]):
             return
         if not is_well:
             ejection.well, ejection.failed_at = 0, now
-            ejection.period = TRIALS.longer(ejection.period)
+            ejection.period = ejection.trials.longer(ejection.period)
             self._try_in(ejection, ejection.period, now)
             return
         ejection.well += 1
@@ -196,8 +229,13 @@ class MethodWatch(Generic[N]):
             self._try_at(ejection, now)
 
     def _let_in(self, standing: Standing[N], now: float) -> None:
+        if standing.ejection is not None and standing.ejection.is_late:
+            standing.begin(standing.suspicion)
+            if self._latencies is not None:
+                self._latencies.let_in(standing.node)
+        else:
+            standing.begin(DOUBT)
         standing.ejection = None
-        standing.begin(DOUBT)
         self._note(self.method, standing.node, None)
         standing.node.load.forgive(inf, now)  # it is to have its share again
         del self.ejected[standing.node]
@@ -206,8 +244,10 @@ class MethodWatch(Generic[N]):
     def _let_in_usual(self, now: float) -> None:
         """Lets in those whose status the others give, too, by now."""
         for node, ejection in list(self.ejected.items()):
-            standing = self.standings[node]
-            if self._usual.share(standing, ejection.against.status)[0] >= 1.0:
+            standing, against = self.standings[node], ejection.against
+            if isinstance(against, Lateness):
+                continue
+            if self._usual.share(standing, against.status)[0] >= 1.0:
                 self._let_in(standing, now)
 
     def trial(self, now: float) -> N | None:
@@ -267,7 +307,7 @@ class MethodWatch(Generic[N]):
         if ejection is None:
             return
         if not ejection.ended_connection:
-            ejection.well, ejection.period = 0, TRIALS.first
+            ejection.well, ejection.period = 0, ejection.trials.first
             self._try_at(ejection, max(now, ejection.last_at + TRIALS.first))
         ejection.ended_connection = False
 

@@ -34,6 +34,7 @@ from typing import Generic
 from lbclient.core.backends.pool import Pool
 from lbclient.core.counting.call_counts import Method
 from lbclient.core.model import Outcome, State
+from lbclient.core.outliers.method_latencies import MethodLatencies
 from lbclient.core.outliers.method_outliers import MethodWatch, most_ejected
 from lbclient.core.outliers.outlier_judgement import Judgement
 from lbclient.core.outliers.standing import Ejection
@@ -41,10 +42,13 @@ from lbclient.core.protocols import N, Picker
 
 QUIET = 60.0  # seconds without an error until a method's counts are let go
 UNUSED = 600.0  # seconds without an answer, likewise, with ejections and all
+PERIOD = 0.1  # seconds until an answer of a backend is looked at again, at least
 REVIEW = 10.0  # seconds between two looks at that
 MOST_NEWS = 100  # of ejections that nobody took away
 MOST_TUPLES = 100  # of allowed backends that are kept, one for each set of ejected
 METHODS = 100  # with counts; about 25 kB a backend, which is less than its connection
+TIMED = 0, 4  # OK and DEADLINE_EXCEEDED, which took as long as it was waited for
+UNARY = "unary_unary"  # of others the duration is not the backend's
 
 
 class Outliers(Generic[N]):
@@ -63,6 +67,8 @@ class Outliers(Generic[N]):
         self.total = 0
         self.news: list[tuple[N, Method, Ejection | None]] = []
         self.pool = pool
+        # None: of a method whose answers are not timed.
+        self._latencies: dict[int, MethodLatencies[N] | None] = {}
         self._rng = rng
         self._review_at = -inf
         self._tried: tuple[MethodWatch[N], N] | None = None  # by the last pick
@@ -82,7 +88,9 @@ class Outliers(Generic[N]):
                 watches, key=lambda it: (bool(it[1].ejected), it[1].last_error_at)
             )
             self._drop(oldest[0])
-        self.watching[key] = MethodWatch(method, self.pool, self._rng, self._note)
+        self.watching[key] = MethodWatch(
+            method, self.pool, self._rng, self._note, self._latencies.get(key)
+        )
 
     def judge(
         self,
@@ -98,6 +106,8 @@ class Outliers(Generic[N]):
 
         Watches the method, if it is not watched yet, from its first error on.
         """
+        if status in TIMED and now >= node.load.timed_at:
+            self._time(key, node, outcome, sent_at, now, method_of_key)
         if not outcome.is_answer:
             self.given_up(key, node, sent_at, now)
             return None
@@ -120,14 +130,48 @@ class Outliers(Generic[N]):
         not since the call was sent: it may have been the task before.
         """
         watch = self.watching.get(key)
-        ready_at = node.load.ready_at
-        if watch is None or ready_at is None or sent_at < ready_at:
+        if watch is None or not self._is_of(node, sent_at):
             return None
-        if self.pool.nodes.get(node.endpoint.address) is not node:
-            return None  # it has left
         if now >= self._review_at:
             self._review(now)
         return watch.answered(node, status, latency, sent_at, now)
+
+    def _time(
+        self,
+        key: int,
+        node: N,
+        outcome: Outcome,
+        sent_at: float,
+        now: float,
+        method_of_key: Callable[[], Method],
+    ) -> None:
+        """Compares how long an answer took with those of other backends."""
+        node.load.timed_at = now + PERIOD
+        if key not in self._latencies:
+            self._time_method(key, method_of_key())
+        latencies = self._latencies[key]
+        if latencies is None or not self._is_of(node, sent_at):
+            return
+        late = latencies.observe(node, outcome.latency, outcome.report, now)
+        node.load.timed_at = now + latencies.period(node)
+        if late is None:
+            return
+        if key not in self.watching:
+            self.watch(key, method_of_key(), now)
+        self.watching[key].eject_late(node, late, now)
+
+    def _time_method(self, key: int, method: Method) -> None:
+        if len(self._latencies) >= METHODS:
+            del self._latencies[next(iter(self._latencies))]
+        is_unary = method[0] == UNARY
+        self._latencies[key] = MethodLatencies(self.pool) if is_unary else None
+
+    def _is_of(self, node: N, sent_at: float) -> bool:
+        """Whether a call that was sent then is one of the task that is there now."""
+        ready_at = node.load.ready_at
+        if ready_at is None or sent_at < ready_at:
+            return False
+        return self.pool.nodes.get(node.endpoint.address) is node
 
     def given_up(self, key: int, node: N, sent_at: float, now: float) -> None:
         """Learns of a call that ended without an answer of the backend."""
@@ -238,11 +282,19 @@ class Outliers(Generic[N]):
                 watch.restart(node, now)
             else:
                 watch.lose(node, now)
+        if node.state is State.READY:
+            for key, latencies in self._latencies.items():
+                # The trial calls of an ejected one are compared with what was usual.
+                if latencies is not None and not self.is_ejected(key, node):
+                    latencies.restart(node)
 
     def forget(self, node: N) -> None:
         """Removes a backend that has left."""
         for watch in self.watching.values():
             self.count -= watch.forget(node)
+        for latencies in self._latencies.values():
+            if latencies is not None:
+                latencies.forget(node)
         self._last_passed, self._tried = (), None
         self._forget_allowed()
 

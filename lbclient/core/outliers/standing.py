@@ -6,7 +6,9 @@ Both are data: `method_outliers` decides, and writes them.
 from math import inf
 from typing import Generic
 
+from lbclient.core.backoff import Backoff
 from lbclient.core.counting.ewma import DecayingCount
+from lbclient.core.outliers.method_latencies import Lateness
 from lbclient.core.outliers.outlier_judgement import Against, Shares
 from lbclient.core.protocols import N
 
@@ -21,13 +23,19 @@ class Ejection:
 
     __slots__ = (
         "against", "ended_connection", "failed_at", "last_at", "needed", "period",
-        "since", "started", "trial_at", "tried_at", "well",
+        "since", "started", "trial_at", "trials", "tried_at", "well",
     )  # fmt: skip
 
     def __init__(
-        self, against: Against, period: float, needed: int, now: float
+        self,
+        against: Against | Lateness,
+        trials: Backoff,
+        period: float,
+        needed: int,
+        now: float,
     ) -> None:
         self.against = against
+        self.trials = trials
         self.since = self.last_at = now  # `last_at`: also of the last trial
         self.period = period
         self.needed = needed  # trial calls that must go well in a row
@@ -38,11 +46,18 @@ class Ejection:
         self.failed_at = -inf  # the last trial
         self.ended_connection = False  # with that
 
+    @property
+    def is_late(self) -> bool:
+        """Whether it is ejected because its answers come late."""
+        return isinstance(self.against, Lateness)
+
     def due_at(self) -> float:
         """When something is to be done: a trial call, or not to wait for it longer."""
         return self.trial_at if self.tried_at is None else self.tried_at + PATIENCE
 
     def __repr__(self) -> str:
+        if isinstance(self.against, Lateness):
+            return "<ejected as it is late>"
         return f"<ejected for status {self.against.status}>"
 
 

@@ -1,0 +1,285 @@
+"""A backend that answers, but much later than usual, while the others do not.
+
+Such a gray failure shows in no status and in no utilization: a slow disk, a lossy link,
+a pool of threads of which most are stuck. The backend would keep its share.
+
+Some answers of each backend are timed, ten a second at most. How late one is, is
+compared with what is usual of its backend, and with how late answers of all backends
+are. `share` is how many of these are half as late, or later. Each backend has a
+suspicion for each method, a logarithm: an answer adds to it
+
+    -log(share) / 2 - log 2
+
+so one that is as usual takes up to log 2 from it, and what chance adds is at most 0 in
+the mean: exp(suspicion) is a test martingale (Shafer et al. 2011). As the sum is not
+let below 0 it is a CUSUM test, as for errors in `outliers`. Reports count, too: a
+backend that holds three times as many requests for its rate as usual is late for all
+clients, and then a late answer counts five times.
+
+A backend at its limit is late as well, and weights and counts see to it. So only one is
+ejected that is no busier than others, while these have room for its requests.
+"""
+
+from dataclasses import dataclass
+from math import exp, log
+from typing import Generic, NamedTuple
+
+from lbclient.core.backends.pool import Pool
+from lbclient.core.counting.median import median
+from lbclient.core.model import LoadReport
+from lbclient.core.outliers.usual_latencies import UsualLatencies
+from lbclient.core.protocols import N
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyTuning:
+    """The numbers of latency outliers. Ours; tests/sim/test_gray.py plays them."""
+
+    # Seconds from one timed answer of a backend to the next: what comes at once, after
+    # a pause of a process, is one answer. More by so much for each backend of many.
+    period: float = 0.1
+    period_each: float = 0.002
+    first: int = 5  # answers of which nothing is told: what is usual is not known
+    memory: int = 300  # answers, one a second, of what is usual of a backend
+    quick: int = 20  # answers that count at once, however many a second
+    # Of few answers what is usual is not known well: as if there had been two more, as
+    # long as those of all backends take.
+    prior: float = 2.0
+    tolerated: float = log(2.0)  # lateness that is none
+    known: float = 30.0  # answers of all backends, of fewer nothing is told
+    bar: float = log(1e5)  # of suspicion; chance passes it once in 100,000 answers
+    fewest: int = 3  # late answers that are enough
+    agreement: float = 5.0  # times the evidence, once the backend's reports agree:
+    rise: float = 3.0  # it holds so many times as many requests for its rate ...
+    held: float = 1.5  # ... and so many at least
+    recent: float = 0.5  # gain, of the last answers and reports
+    slow: float = log(3.0)  # what is ejected is later by as much, in the mean
+    is_usual: float = 0.1  # share of a trial call that went well
+    # The others' part: answers since the suspicion began, and how many may be late.
+    others: int = 5
+    others_late: float = 0.3
+    lasts: float = 1.0  # seconds of suspicion
+    least_backends: int = 3  # of two nobody can say which one has changed
+    most_ejected: int = 5  # of so many backends one may be ejected
+    # A backend is busy above this utilization, or above that of the others times
+    # `busier` and a little. The others have room while they stay below it.
+    busy: float = 0.9
+    busier: float = 1.5
+    little: float = 0.1
+
+
+TUNING = LatencyTuning()
+LEVEL = 1000  # answers, of the mean of all backends
+
+
+class Lateness(NamedTuple):
+    """Why a backend is ejected: how long its last answers took, what is usual of it,
+    and what is usual of the others, in seconds (geometric means)."""
+
+    own: float
+    usual: float
+    others: float
+
+
+class LatencyStanding:
+    """How long one backend takes to answer one method. Owned by a `MethodLatencies`.
+
+    `usual` and `recent` are means of logs of latencies.
+    """
+
+    __slots__ = (
+        "_held", "_rate", "_usual_at", "_usual_held", "_usual_rate", "answers",
+        "count", "has_held", "late", "others_before", "recent", "suspected_at",
+        "suspicion", "usual",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.answers = self.late = 0  # ever
+        self.suspected_at = 0.0
+        self.others_before = 0, 0  # their answers and late ones by then
+        self.restart()
+
+    def restart(self) -> None:
+        """It may be another task from now on, on another machine."""
+        self.count = 0  # of answers in `usual`
+        self.usual = self.recent = 0.0
+        self.suspicion = 0.0
+        self.has_held = False  # many requests, for its rate, since it is suspected
+        self._usual_at = 0.0
+        self._held = self._rate = 0.0  # of late, as reported
+        self._usual_held = self._usual_rate = 0.0
+
+    def learn_usual(self, logarithm: float, now: float) -> None:
+        """Takes an answer that is none of a failure."""
+        if self.count > TUNING.quick and now < self._usual_at:
+            return
+        self._usual_at = now + 1.0
+        self.count = min(self.count + 1, TUNING.memory)
+        gain = 1.0 / self.count
+        self.usual += gain * (logarithm - self.usual)
+        self._usual_held += gain * (self._held - self._usual_held)
+        self._usual_rate += gain * (self._rate - self._usual_rate)
+
+    def hear(self, logarithm: float, report: LoadReport | None) -> None:
+        """Takes how long an answer took, and the report that came with it."""
+        gain = TUNING.recent if self.count else 1.0
+        self.recent += gain * (logarithm - self.recent)
+        if report is not None and report.active is not None:
+            self._held += gain * (report.active - self._held)
+            self._rate += gain * (report.qps - self._rate)
+
+    def holds_many(self) -> bool:
+        """Whether it has many more requests than usual, for its rate."""
+        usual = (self._usual_held + 0.5) * self._rate
+        is_more = self._held * self._usual_rate >= TUNING.rise * usual
+        return is_more and self._held >= TUNING.held
+
+    def __repr__(self) -> str:
+        return f"<{exp(self.recent):.3f} s, usually {exp(self.usual):.3f} s>"
+
+
+class MethodLatencies(Generic[N]):
+    """How long backends take to answer one method. Owned by `Outliers`."""
+
+    def __init__(self, pool: Pool[N]) -> None:
+        self._pool = pool
+        self._usual = UsualLatencies()
+        self._standings: dict[N, LatencyStanding] = {}
+        self._answers = self._late = 0
+        self._level, self._count = 0.0, 0  # mean log of all that is usual
+
+    def observe(
+        self, node: N, latency: float, report: LoadReport | None, now: float
+    ) -> Lateness | None:
+        """Learns how long an answer took. Returns what is to be held against its
+        backend, if it is to be ejected."""
+        standing = self._standings.get(node)
+        if standing is None:
+            standing = self._standings[node] = LatencyStanding()
+        logarithm = log(max(latency, 1e-6))
+        standing.hear(logarithm, report)
+        if standing.count < TUNING.first:
+            self._learn(standing, logarithm, now)
+            return None
+        distance = logarithm - self._usual_of(standing)
+        evidence = self._evidence(standing, distance)
+        is_late = evidence > 0.0
+        if is_late and not standing.suspicion:
+            standing.suspected_at = now
+            standing.others_before = self._of_others(standing)
+        self._answers += 1
+        self._late += is_late
+        standing.answers += 1
+        standing.late += is_late
+        # A failure does not become usual, but what befalls all does.
+        is_common = not self._are_others_well(standing)
+        if not (is_late and standing.suspicion) or is_common:
+            self._usual.add(distance)
+        if not is_late or is_common:
+            self._learn(standing, logarithm, now)
+        suspicion = standing.suspicion + evidence
+        standing.suspicion = min(max(0.0, suspicion), TUNING.bar)
+        standing.has_held = standing.has_held and standing.suspicion > 0.0
+        return (
+            self._lateness(node, standing) if self._is_proven(standing, now) else None
+        )
+
+    def _learn(self, standing: LatencyStanding, logarithm: float, now: float) -> None:
+        self._count = min(self._count + 1, LEVEL)
+        self._level += (logarithm - self._level) / self._count
+        standing.learn_usual(logarithm, now)
+
+    def _usual_of(self, standing: LatencyStanding) -> float:
+        weight = TUNING.prior / (TUNING.prior + standing.count)
+        return standing.usual + weight * (self._level - standing.usual)
+
+    def _evidence(self, standing: LatencyStanding, distance: float) -> float:
+        if self._usual.total < TUNING.known:
+            return 0.0
+        share = self._usual.share_beyond(distance - TUNING.tolerated)
+        evidence = -0.5 * log(share) - log(2.0)
+        if evidence > 0.0:
+            # Later other clients may have left it, and it holds few.
+            standing.has_held = standing.has_held or standing.holds_many()
+            if standing.has_held:
+                evidence *= TUNING.agreement
+        return min(evidence, TUNING.bar / TUNING.fewest)
+
+    def _of_others(self, standing: LatencyStanding) -> tuple[int, int]:
+        return self._answers - standing.answers, self._late - standing.late
+
+    def _are_others_well(self, standing: LatencyStanding) -> bool:
+        """Since the suspicion began, as far as they have answered."""
+        answers, late = self._of_others(standing)
+        before, late_before = standing.others_before
+        return late - late_before <= TUNING.others_late * (answers - before)
+
+    def _is_proven(self, standing: LatencyStanding, now: float) -> bool:
+        return (
+            standing.suspicion >= TUNING.bar
+            and now - standing.suspected_at >= TUNING.lasts
+            and self._answers - standing.answers
+            >= standing.others_before[0] + TUNING.others
+            and self._are_others_well(standing)
+        )
+
+    def _lateness(self, node: N, standing: LatencyStanding) -> Lateness | None:
+        """None: it is not that much later, or is busy, or the others have no room."""
+        others = [one for each, one in self._standings.items() if each is not node]
+        known = [one.usual for one in others if one.count >= TUNING.first]
+        level = median(known) if known else standing.usual
+        at_least = max(self._usual_of(standing), level) + max(0.0, self._usual.mean)
+        if standing.recent < at_least + TUNING.slow:
+            return None
+        if not self._may_do_without(node):
+            return None
+        return Lateness(exp(standing.recent), exp(standing.usual), exp(level))
+
+    def _may_do_without(self, node: N) -> bool:
+        ready = self._pool.ready
+        if len(ready) < TUNING.least_backends:
+            return False
+        own = node.load.utilization()
+        others = [each.load.utilization() for each in ready if each is not node]
+        told = [utilization for utilization in others if utilization]
+        if not own or not told:
+            return False  # whether it is busy is not known
+        most = median(told) * TUNING.busier + TUNING.little
+        more = own / len(others)
+        return own <= min(most, TUNING.busy) and (
+            sum(told) / len(told) + more <= TUNING.busy
+        )
+
+    def is_usual(self, node: N, latency: float) -> bool:
+        """Whether a trial call of an ejected backend did not take longer than those of
+        others do."""
+        standing = self._standings.get(node)
+        if standing is None or standing.count < TUNING.first:
+            return True
+        distance = log(max(latency, 1e-6)) - self._usual_of(standing)
+        late = self._usual.share_beyond(distance - TUNING.tolerated)
+        return late >= TUNING.is_usual
+
+    def let_in(self, node: N) -> None:
+        """It is ejected no longer: half of what it took is enough now."""
+        if standing := self._standings.get(node):
+            standing.suspicion = TUNING.bar / 2
+            standing.recent = standing.usual
+
+    def period(self, node: N) -> float:
+        """Seconds until the next answer of a backend is timed."""
+        standing = self._standings.get(node)
+        if standing is not None and standing.suspicion:
+            return TUNING.period
+        return max(TUNING.period, TUNING.period_each * len(self._pool.nodes))
+
+    def restart(self, node: N) -> None:
+        if standing := self._standings.get(node):
+            standing.restart()
+
+    def forget(self, node: N) -> None:
+        self._standings.pop(node, None)
+
+    def __repr__(self) -> str:
+        doubted = sum(one.suspicion > 0.0 for one in self._standings.values())
+        return f"<{doubted} of {len(self._standings)} late, {self._usual!r}>"
