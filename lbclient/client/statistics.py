@@ -31,8 +31,9 @@ class EjectionStatistics:
 
     `why` compares what it answered of late with what the others did: "UNIMPLEMENTED to
     5 of its last 5 calls, and to 0 of 212 of the other backends", or how long its calls
-    took. `age` is how long ago it was ejected. `next_trial` is in how many seconds the next call of the method is
-    sent to it, to see whether it is well again: 0.0 is now, None while one is there.
+    took. `age` is how long ago it was ejected. `next_trial` is in how many seconds the
+    next call of the method is sent to it, to see whether it is well again: 0.0 is now,
+    None while one is there.
     """
 
     method: str
@@ -58,8 +59,8 @@ class BackendStatistics:
     means unknown there, and not idle. `ejected` has the methods for which it is
     ejected, as it alone fails them or is late; it goes on with all others. `is_shared`
     says if several tasks answer at this address, as behind a proxy: what it says of its
-    load is then their mean. `fronts` is how many of them answered within 10 s, 64 at most, and
-    0 for an address that is not shared. `health_refused` says which of its health and
+    load is then their mean. `fronts` is how many of them answered within 10 s, 64 at
+    most, and 0 for an address that is not shared. `health_refused` says which of its health and
     load services answer with a status other than UNIMPLEMENTED, and which: "refused:
     UNAUTHENTICATED: no token (lbclient.v1.BackendHealth, grpc.health.v1.Health)"; empty
     where none does. `relative_cost` is the share of its capacity that a request takes,
