@@ -60,8 +60,8 @@ class BackendStatistics:
     ejected, as it alone fails them or is late; it goes on with all others. `is_shared`
     says if several tasks answer at this address, as behind a proxy: what it says of its
     load is then their mean. `fronts` is how many of them answered within 10 s, 64 at
-    most, and 0 for an address that is not shared. `health_refused` says which of its health and
-    load services answer with a status other than UNIMPLEMENTED, and which: "refused:
+    most, and 0 for an address that is not shared. `health_refused` says which of its
+    health and load services answer with a status other than UNIMPLEMENTED, and which: "refused:
     UNAUTHENTICATED: no token (lbclient.v1.BackendHealth, grpc.health.v1.Health)"; empty
     where none does. `relative_cost` is the share of its capacity that a request takes,
     over the median of the channel's backends, and `cost_rise` by what factor more it
