@@ -61,16 +61,17 @@ class BackendStatistics:
     says if several tasks answer at this address, as behind a proxy: what it says of its
     load is then their mean. `fronts` is how many of them answered within 10 s, 64 at
     most, and 0 for an address that is not shared. `health_refused` says which of its
-    health and load services answer with a status other than UNIMPLEMENTED, and which: "refused:
-    UNAUTHENTICATED: no token (lbclient.v1.BackendHealth, grpc.health.v1.Health)"; empty
-    where none does. `relative_cost` is the share of its capacity that a request takes,
-    over the median of the channel's backends, and `cost_rise` by what factor more it
-    takes than is usual of this backend, if that of the others is as usual; None where
-    it is not known, for the first minute, with few requests or fewer than three
-    backends. It `is_slowed` from a rise of 1.5 until it is below 1.25: perhaps others
-    use its machine. `own_cost_rise` is the same by the task's own account, which goes
-    by what all of its clients tell; None where it does not tell. `first_message` is the
-    mean time of late until the first message of a stream, in seconds; None before one.
+    health and load services answer with a status other than UNIMPLEMENTED, and which:
+    "refused: UNAUTHENTICATED: no token (lbclient.v1.BackendHealth,
+    grpc.health.v1.Health)"; empty where none does. `relative_cost` is the share of its
+    capacity that a request takes, over the median of the channel's backends, and
+    `cost_rise` by what factor more it takes than is usual of this backend, if that of
+    the others is as usual; None where it is not known, for the first minute, with few
+    requests or fewer than three backends. It `is_slowed` from a rise of 1.5 until it is
+    below 1.25: perhaps others use its machine. `own_cost_rise` is the same by the
+    task's own account, which goes by what all of its clients tell; None where it does
+    not tell. `first_message` is the mean time of late until the first message of a
+    stream, in seconds; None before one.
     """
 
     address: str
