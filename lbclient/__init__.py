@@ -50,11 +50,11 @@ from typing import TYPE_CHECKING
 
 # For type checkers: "as" makes a name public. The same names as in `_MODULES`.
 if TYPE_CHECKING:
+    from lbclient.client.call_info import info as info
     from lbclient.client.calls.resumed import resumed as resumed
     from lbclient.client.channel import Channel as Channel
-    from lbclient.client.channel import info as info
-    from lbclient.client.channel import insecure_channel as insecure_channel
-    from lbclient.client.channel import secure_channel as secure_channel
+    from lbclient.client.factory import insecure_channel as insecure_channel
+    from lbclient.client.factory import secure_channel as secure_channel
     from lbclient.client.statistics import BackendStatistics as BackendStatistics
     from lbclient.client.statistics import CallInfo as CallInfo
     from lbclient.client.statistics import ChannelStatistics as ChannelStatistics
@@ -70,12 +70,6 @@ if TYPE_CHECKING:
     from lbclient.core.model import Endpoint as Endpoint
     from lbclient.core.quotas.customer import customer as customer
     from lbclient.core.resumable import resumable as resumable
-    from lbclient.grpc_seam.errors import BackendsFull as BackendsFull
-    from lbclient.grpc_seam.errors import DeadlineWhileWaiting as DeadlineWhileWaiting
-    from lbclient.grpc_seam.errors import LocalRpcError as LocalRpcError
-    from lbclient.grpc_seam.errors import NoBackend as NoBackend
-    from lbclient.grpc_seam.errors import OutOfQuota as OutOfQuota
-    from lbclient.grpc_seam.errors import Throttled as Throttled
     from lbclient.server import Server as Server
     from lbclient.server import ServerStatistics as ServerStatistics
     from lbclient.server import SyncServer as SyncServer
@@ -84,6 +78,12 @@ if TYPE_CHECKING:
     from lbclient.server import serve_sync as serve_sync
     from lbclient.server import server as server
     from lbclient.server import sync_server as sync_server
+    from lbclient.wire.local_errors import BackendsFull as BackendsFull
+    from lbclient.wire.local_errors import DeadlineWhileWaiting as DeadlineWhileWaiting
+    from lbclient.wire.local_errors import LocalRpcError as LocalRpcError
+    from lbclient.wire.local_errors import NoBackend as NoBackend
+    from lbclient.wire.local_errors import OutOfQuota as OutOfQuota
+    from lbclient.wire.local_errors import Throttled as Throttled
 
     __version__: str
 
@@ -91,7 +91,7 @@ if TYPE_CHECKING:
 # server, and a server no client.
 _MODULES = {
     "BackendStatistics": "lbclient.client.statistics",
-    "BackendsFull": "lbclient.grpc_seam.errors",
+    "BackendsFull": "lbclient.wire.local_errors",
     "CallHints": "lbclient.core.call_hints",
     "CallInfo": "lbclient.client.statistics",
     "Channel": "lbclient.client.channel",
@@ -99,27 +99,27 @@ _MODULES = {
     "ChannelStatistics": "lbclient.client.statistics",
     "ConfigError": "lbclient.core.errors",
     "Criticality": "lbclient.core.criticality",
-    "DeadlineWhileWaiting": "lbclient.grpc_seam.errors",
+    "DeadlineWhileWaiting": "lbclient.wire.local_errors",
     "Endpoint": "lbclient.core.model",
     "LbError": "lbclient.core.errors",
-    "LocalRpcError": "lbclient.grpc_seam.errors",
-    "NoBackend": "lbclient.grpc_seam.errors",
-    "OutOfQuota": "lbclient.grpc_seam.errors",
+    "LocalRpcError": "lbclient.wire.local_errors",
+    "NoBackend": "lbclient.wire.local_errors",
+    "OutOfQuota": "lbclient.wire.local_errors",
     "ResolveError": "lbclient.core.errors",
     "Server": "lbclient.server",
     "ServerConfig": "lbclient.config",
     "ServerStatistics": "lbclient.server",
     "SyncServer": "lbclient.server",
-    "Throttled": "lbclient.grpc_seam.errors",
+    "Throttled": "lbclient.wire.local_errors",
     "criticality": "lbclient.core.criticality",
     "customer": "lbclient.core.quotas.customer",
     "degraded": "lbclient.server",
-    "info": "lbclient.client.channel",
-    "insecure_channel": "lbclient.client.channel",
+    "info": "lbclient.client.call_info",
+    "insecure_channel": "lbclient.client.factory",
     "key": "lbclient.core.call_hints",
     "resumable": "lbclient.core.resumable",
     "resumed": "lbclient.client.calls.resumed",
-    "secure_channel": "lbclient.client.channel",
+    "secure_channel": "lbclient.client.factory",
     "serve": "lbclient.server",
     "serve_sync": "lbclient.server",
     "sync_server": "lbclient.server",

@@ -4,13 +4,15 @@ They are services of the server itself, so whoever may call that may ask them. H
 checks and these are never refused, nor counted as load.
 """
 
+from __future__ import annotations
+
 import grpc
 import grpc.aio
 from google.protobuf import descriptor_pool
 
 from lbclient import wire
 from lbclient.core.errors import ConfigError
-from lbclient.server import Server
+from lbclient.server.kinds import is_async_server
 from lbclient.server.running import check_server
 
 OWN = (wire.WATCH_METHOD, wire.SERVING_WATCH_METHOD, wire.ORCA_METHOD)
@@ -31,7 +33,7 @@ def register(server: grpc.aio.Server) -> None:
         want = f"{error.name} to be installed: pip install 'lbclient[admin]'"
         raise ConfigError("register", server, want) from None
     own = [method.split("/")[1] for method in OWN]
-    known = list(server._services) if isinstance(server, Server) else []
+    known = list(server._services) if is_async_server(server) else []
     channelz.add_channelz_servicer(server)
     names = [name for name in dict.fromkeys([*known, *own]) if is_described(name)]
     add_reflection(server, [*names, "grpc.channelz.v1.Channelz"])

@@ -5,18 +5,24 @@ The page is opened after the trouble began, so they are kept while nobody looks 
 Kept from when the page is first served, every 5 s and for a quarter of an hour.
 """
 
+from __future__ import annotations
+
 import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lbclient.admin.snapshot import MOST_CHANNELS, MOST_SERVERS
-from lbclient.client.channel import Channel
+from lbclient.client.kinds import is_channel
 from lbclient.core.model import Verdict
 from lbclient.core.statistics.registry import CHANNELS, SERVERS
 from lbclient.log import Log
-from lbclient.server import Server, SyncServer
+from lbclient.server.kinds import is_server
+
+if TYPE_CHECKING:
+    from lbclient.client.channel import Channel
+    from lbclient.server import Server, SyncServer
 
 logger = Log(__name__)
 
@@ -46,10 +52,8 @@ class History:
             await asyncio.sleep(EVERY)
 
     def sample(self, now: float) -> None:
-        channels = {n: c for n, c in CHANNELS.present() if isinstance(c, Channel)}
-        servers = {
-            n: s for n, s in SERVERS.present() if isinstance(s, Server | SyncServer)
-        }
+        channels = {n: c for n, c in CHANNELS.present() if is_channel(c)}
+        servers = {n: s for n, s in SERVERS.present() if is_server(s)}
         self._add(self._channels, channels, MOST_CHANNELS, now, of_channel)
         self._add(self._servers, servers, MOST_SERVERS, now, of_server)
 

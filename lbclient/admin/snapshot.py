@@ -5,6 +5,8 @@ or server that raises meanwhile, as code of its user's may, is told of by its er
 others are told of as ever.
 """
 
+from __future__ import annotations
+
 import os
 import socket
 import sys
@@ -14,13 +16,13 @@ from contextlib import contextmanager
 from inspect import getdoc
 from math import isfinite
 from platform import python_version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
 import lbclient
 from lbclient.admin import shape
-from lbclient.client.channel import Channel
+from lbclient.client.kinds import is_channel
 from lbclient.client.statistics import MOST_ZONES, picker_of
 from lbclient.config import ChannelConfig, ServerConfig, is_disabled, settings
 from lbclient.core.errors import ConfigError
@@ -30,8 +32,12 @@ from lbclient.core.statistics.recent import Recent
 from lbclient.core.statistics.registry import CHANNELS, SERVERS
 from lbclient.core.text import brief, printable
 from lbclient.log import Log
-from lbclient.server import Server, SyncServer
+from lbclient.server.kinds import is_server
 from lbclient.server.workers.membership import membership
+
+if TYPE_CHECKING:
+    from lbclient.client.channel import Channel
+    from lbclient.server import Server, SyncServer
 
 # Ours: what a page shows of one process, so that it takes no megabytes.
 MOST_CHANNELS = 100
@@ -51,12 +57,8 @@ def program() -> str:
 
 def snapshot() -> dict[str, Any]:
     """Looking starts recording: picks and latencies are kept for a minute."""
-    channels = [(n, one) for n, one in CHANNELS.present() if isinstance(one, Channel)]
-    servers = [
-        (number, one)
-        for number, one in SERVERS.present()
-        if isinstance(one, Server | SyncServer)
-    ]
+    channels = [(n, one) for n, one in CHANNELS.present() if is_channel(one)]
+    servers = [(number, one) for number, one in SERVERS.present() if is_server(one)]
     told: dict[str, list[dict[str, Any]]] = {"channels": [], "servers": []}
     untold: list[dict[str, Any]] = []
     room = MOST_BACKENDS

@@ -37,9 +37,10 @@ from lbclient.core.routing.keyed_picks import PickerForCall, sees_calls
 from lbclient.core.routing.spillover import Spillover
 from lbclient.core.statistics.counters import Counters
 from lbclient.core.throttles.throttling import Throttling
-from lbclient.grpc_seam import DEADLINE_EXCEEDED, REASONS, is_ready
+from lbclient.grpc_seam import DEADLINE_EXCEEDED, is_ready
 from lbclient.log import Log
 from lbclient.wire.codes import STATUS_OF_NUMBER
+from lbclient.wire.local_errors import REASONS
 
 if TYPE_CHECKING:
     from lbclient.client.calls.attempt import Attempt

@@ -13,19 +13,16 @@ from contextvars import Context
 from functools import cache, partial
 from random import Random
 from threading import get_ident
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self, TypeVar
 
 import grpc
 
 from lbclient import client
 from lbclient.client import methods
 from lbclient.client.balancer import Balancer
-from lbclient.client.calls import wrapped
-from lbclient.client.calls.attempts import Attempts
 from lbclient.client.channel_context import channel_context
-from lbclient.client.disabled import plain_channel
 from lbclient.client.observers import Observers
-from lbclient.config import ChannelConfig, is_disabled
+from lbclient.config import ChannelConfig
 from lbclient.config.identity import find_identity, home_zone
 from lbclient.core.errors import ConfigError
 from lbclient.core.model import Endpoint
@@ -38,18 +35,14 @@ from lbclient.core.statistics.registry import CHANNELS
 from lbclient.core.text import is_printable, printable
 from lbclient.grpc_seam import (
     Options,
-    beneath,
     check_options,
-    dial_target,
-    final_status,
     inner_options,
-    marked,
 )
 from lbclient.pickers import picker_factory
 from lbclient.pickers.scheduler_updates import SchedulerUpdates
 from lbclient.resolvers import parse_target
+from lbclient.resolvers.target import dial_target
 from lbclient.subsets.numbered import Choice
-from lbclient.wire import find_cost
 
 M = TypeVar("M", bound=methods.StubMethod)
 
@@ -320,87 +313,6 @@ class Channel(grpc.aio.Channel):
     stream_stream = _method(
         methods.StreamStream, "a stream of requests", "a stream of responses"
     )
-
-
-def insecure_channel(
-    target: str | Resolver,
-    options: Options | None = None,
-    compression: grpc.Compression | None = None,
-    interceptors: Sequence[grpc.aio.ClientInterceptor] | None = None,
-    *,
-    config: ChannelConfig | None = None,
-    name: str = "",
-) -> Channel:
-    """Like `grpc.aio.insecure_channel`, with load balancing. See `Channel`.
-
-    `name` is the channel's name in metrics, logs, statistics, on the status page and in
-    the settings file, instead of the target: at most 100 printable characters.
-
-    With `LBCLIENT_DISABLE=1` in the environment it returns grpc.aio's own channel,
-    which has no `statistics()`, unless the target is a `Resolver`. A target of `file:`,
-    `k8s:` or `srv:` is then resolved here, once: it may take up to 10 s, and raises
-    ResolveError.
-    """
-    if isinstance(target, str) and is_disabled():
-        plain = plain_channel(target, None, options, compression, interceptors)
-        return cast(Channel, plain)
-    return Channel(target, None, options, compression, interceptors, config, name=name)
-
-
-def secure_channel(
-    target: str | Resolver,
-    credentials: grpc.ChannelCredentials,
-    options: Options | None = None,
-    compression: grpc.Compression | None = None,
-    interceptors: Sequence[grpc.aio.ClientInterceptor] | None = None,
-    *,
-    config: ChannelConfig | None = None,
-    name: str = "",
-) -> Channel:
-    """Like `grpc.aio.secure_channel`, with load balancing. See `insecure_channel`."""
-    if not isinstance(credentials, grpc.ChannelCredentials):
-        # None would be an insecure channel.
-        raise ConfigError("credentials", credentials, "grpc.ChannelCredentials")
-    if isinstance(target, str) and is_disabled():
-        plain = plain_channel(target, credentials, options, compression, interceptors)
-        return cast(Channel, plain)
-    return Channel(
-        target, credentials, options, compression, interceptors, config, name=name
-    )
-
-
-def info(call: object) -> "client.statistics.CallInfo":
-    """Which backend a call went to, in how many attempts, after what wait.
-
-    For calls made on a channel of ours; of any other it knows nothing.
-    """
-    from lbclient.client.statistics import CallInfo
-
-    first = beneath(call)
-    sent = getattr(first, "later", None) or first
-    attempt = marked(sent) or marked(first)
-    attempts: Attempts | None = getattr(sent, "attempts", None)
-    last = getattr(sent, "_inner", sent)
-    history: tuple[str, ...] = ()
-    if attempts is not None:
-        history = attempts.history(attempt if sent.done() else None, last)
-    if attempt is not None:
-        backend = attempt.backend
-        is_over = last is not None and sent.done() and last.done()
-        cost = find_cost(final_status(last)[1]) if is_over else None
-        return CallInfo(
-            backend.endpoint.address,
-            attempt.number,
-            attempt.waited,
-            history,
-            cost,
-            backend.endpoint.zone,
-            backend.endpoint.priority,
-            backend.has_left_zone(),
-            getattr(sent, "hedge", ""),
-        )
-    waited = sent.waited() if isinstance(sent, wrapped.Call) else 0.0
-    return CallInfo(None, 0, waited, history)
 
 
 _OF_PARENTS: list[Balancer] = []

@@ -18,12 +18,13 @@ import grpc
 from lbclient.core.errors import ResolveError
 from lbclient.core.model import Endpoint
 from lbclient.core.protocols import Resolver
-from lbclient.grpc_seam.channels import Options, dial_target
 from lbclient.log import Log
 from lbclient.resolvers import parse_target
-from lbclient.resolvers.target import OWN_SCHEMES
+from lbclient.resolvers.target import OWN_SCHEMES, dial_target
 
 logger = Log(__name__)
+
+Options = Sequence[tuple[str, Any]]  # of grpc.aio's channels
 
 PATIENCE = 10.0  # seconds, for an answer
 INTERVAL = 30.0  # seconds; nobody waits for a second answer

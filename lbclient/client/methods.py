@@ -24,14 +24,9 @@ from lbclient.core.quotas.customer import payer
 from lbclient.core.resumable import OnMove
 from lbclient.core.resumable import current as current_on_move
 from lbclient.core.retries.hedging import Hedging
-from lbclient.grpc_seam import (
-    Throttled,
-    flaw_of,
-    intercepted,
-    read_once,
-    with_compression,
-)
+from lbclient.grpc_seam import flaw_of, intercepted, read_once, with_compression
 from lbclient.wire import CRITICALITY_KEY, CUSTOMER_KEY, propagation
+from lbclient.wire.local_errors import Throttled
 
 
 def _with_context(metadata: Any, balancer: Balancer) -> tuple[Any, Criticality]:

@@ -19,7 +19,7 @@ from lbclient.core.criticality import Criticality
 from lbclient.core.model import State
 from lbclient.core.outliers.outliers import Outliers
 from lbclient.core.protocols import Clock
-from lbclient.grpc_seam import BackendsFull, LocalRpcError, NoBackend
+from lbclient.wire.local_errors import BackendsFull, LocalRpcError, NoBackend
 
 if TYPE_CHECKING:
     from lbclient.client.backends.backend import Backend

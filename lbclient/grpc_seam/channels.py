@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Sequence
-from ipaddress import ip_address
 from typing import Any
 from weakref import WeakSet
 
@@ -171,13 +170,3 @@ def inner_options(
     if "grpc.service_config" in dict(options):
         del merged["grpc.enable_retries"]  # the user may want them: it has a policy
     return tuple((merged | dict(options) | OURS).items())
-
-
-def dial_target(address: str) -> str:
-    """The gRPC target that dials exactly `address`: `10.0.0.3:50051` is `ipv4:...`."""
-    host = address.rpartition(":")[0].strip("[]")
-    try:
-        version = ip_address(host.partition("%")[0]).version
-    except ValueError:
-        return address
-    return f"ipv{version}:{address}"

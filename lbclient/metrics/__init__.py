@@ -4,7 +4,10 @@ Nothing is registered before `export`. From then on durations are
 counted where calls end.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import grpc
@@ -12,7 +15,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, Metric
 from prometheus_client import samples as exposition
 from prometheus_client.registry import Collector
 
-from lbclient.client.channel import Channel
+from lbclient.client.kinds import is_channel
 from lbclient.config import is_disabled
 from lbclient.core.statistics.call_times import Exemplar
 from lbclient.log import Log
@@ -20,7 +23,11 @@ from lbclient.metrics import multiprocess
 from lbclient.metrics.durations import samples_of
 from lbclient.metrics.families import FAMILIES, HANDLED, SAMPLES, Family
 from lbclient.metrics.sums import Sums, labelled
-from lbclient.server import Server, SyncServer
+from lbclient.server.kinds import is_server
+
+if TYPE_CHECKING:
+    from lbclient.client.channel import Channel
+    from lbclient.server import Server, SyncServer
 
 __all__ = ["export"]
 
@@ -53,7 +60,7 @@ def export(
 
 def own(source: object) -> Channel | Server | SyncServer | None:
     """None for grpcio's own, raises TypeError for what is neither."""
-    if isinstance(source, Channel | Server | SyncServer):
+    if is_channel(source) or is_server(source):
         return source
     if isinstance(source, grpc.aio.Channel | grpc.aio.Server | grpc.Server):
         return None

@@ -6,6 +6,8 @@ in by another door, `sdk_histograms`; with any other one, those of `families` be
 three instruments each, as Prometheus shows them, and gRPC's are left out.
 """
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -21,6 +23,7 @@ from opentelemetry.metrics import (
 )
 from opentelemetry.trace import TracerProvider, get_tracer
 
+from lbclient.client.kinds import is_channel
 from lbclient.config import is_disabled
 from lbclient.core.protocols import Clock
 from lbclient.metrics import own
@@ -37,7 +40,7 @@ from lbclient.metrics.sdk_histograms import (
 )
 from lbclient.metrics.spans import Tracing
 from lbclient.metrics.sums import Sums, canonical, labelled
-from lbclient.server import Server, SyncServer
+from lbclient.server.kinds import is_server
 
 __all__ = ["export", "trace"]
 
@@ -116,9 +119,9 @@ def trace(channel: grpc.aio.Channel, provider: TracerProvider | None = None) -> 
     what is no channel.
     """
     ours = own(channel)
-    if isinstance(ours, Server | SyncServer):
+    if is_server(ours):
         raise TypeError(f"not a channel: {channel!r}")
-    if ours is not None and not ours._observers.has(Tracing):
+    if is_channel(ours) and not ours._observers.has(Tracing):
         tracer = get_tracer("lbclient", tracer_provider=provider)
         known = ours.statistics()
         tracing = Tracing(tracer, known.name or canonical(known.target))
@@ -141,8 +144,8 @@ class _Instruments:
         for name, (family, labels) in SAMPLES.items():
             if family not in HANDLED:
                 self._make(meter, name, family, labels)
-        for name, unit, text, is_server in STARTED:
-            observe = partial(self._started, is_server)
+        for name, unit, text, of_servers in STARTED:
+            observe = partial(self._started, of_servers)
             meter.create_observable_counter(name, [observe], unit, text)
 
         for number, (name, unit, text) in enumerate(UPDATES):

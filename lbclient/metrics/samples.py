@@ -14,9 +14,9 @@ from lbclient.core.counting.histogram import Histogram
 from lbclient.core.model import State, TaskState, Verdict
 from lbclient.core.retries.hedging import REASONS as WITHHELD
 from lbclient.core.retries.retry import ATTEMPTS
-from lbclient.grpc_seam import REASONS
 from lbclient.pickers import PICKERS
 from lbclient.server.statistics import ServerStatistics
+from lbclient.wire.local_errors import REASONS
 
 Sample = tuple[str, ...]
 """Its name, and the values of its labels."""

@@ -5,14 +5,16 @@ source had counted when it was last read outlives it. Only what is told of a sin
 backend ends when the last channel has left that one.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from threading import Lock
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from weakref import ReferenceType, ref
 
 import grpc
 
-from lbclient.client.channel import Channel
+from lbclient.client.kinds import is_channel
 from lbclient.core.errors import ConfigError
 from lbclient.core.statistics.call_times import CallTimes
 from lbclient.log import Log
@@ -22,8 +24,14 @@ from lbclient.metrics.families import HIGHEST
 from lbclient.metrics.samples import MAX_LABEL, OTHER, Sample
 from lbclient.pickers.scheduler_updates import SchedulerUpdates
 from lbclient.resolvers.target import SCHEMES
-from lbclient.server import Server, SyncServer
+from lbclient.server.kinds import is_server
 from lbclient.server.statistics import ServerStatistics
+
+if TYPE_CHECKING:
+    from lbclient.client.channel import Channel
+    from lbclient.server import Server, SyncServer
+
+    Source = Channel | Server | SyncServer
 
 logger = Log("lbclient.metrics")
 
@@ -36,7 +44,6 @@ KNOWN_SCHEMES = (*SCHEMES, "unix-abstract")
 
 SHUTDOWN = grpc.ChannelConnectivity.SHUTDOWN
 
-Source = Channel | Server | SyncServer
 Numbers = dict[Sample, float]
 
 T = TypeVar("T")
@@ -84,7 +91,7 @@ class Sums:
     def has(self, source: object) -> bool:
         return any(reference() is source for reference in self._sources.copy())
 
-    def after_fork(self) -> "Sums":
+    def after_fork(self) -> Sums:
         """A copy for a child process, without what its parent counted.
 
         Its parent's lock may be held by a thread that is not there.
@@ -93,10 +100,9 @@ class Sums:
         sums._is_disabled = self._is_disabled
         for reference, known in self._sources.items():
             source = reference()
-            if isinstance(source, Server | SyncServer) or (
-                source and source._balancer is None
-            ):
-                sums.add(source, known.most)
+            if source is None or (is_channel(source) and source._balancer is not None):
+                continue
+            sums.add(source, known.most)
         return sums
 
     def add(self, source: Source, backends: int = 0) -> None:
@@ -110,7 +116,7 @@ class Sums:
             self._bury()
             known = self._sources.get(ref(source))
             if known is None:
-                target = None if isinstance(source, Channel) else ""
+                target = None if is_channel(source) else ""
                 times = source._keep_times(find_trace, self._measures)
                 known = _Known({}, {}, 0, times, target=target)
             self._sources[ref(source)] = known._replace(most=backends)
@@ -158,10 +164,10 @@ class Sums:
     ) -> None:
         """Never fails: one source that is broken must not cost all the others."""
         try:
-            if isinstance(source, Server | SyncServer):
-                self._collect_server(reference, source, sums)
-            else:
+            if is_channel(source):
                 self._collect_channel(reference, source, sums)
+            elif is_server(source):
+                self._collect_server(reference, source, sums)
         except Exception as error:
             logger.exception("metrics of %r could not be read", source, reason=error)
 

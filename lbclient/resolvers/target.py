@@ -6,7 +6,7 @@ The rules are github.com/grpc/grpc, doc/naming.md, and otherwise the behaviour o
 """
 
 import re
-from ipaddress import AddressValueError, IPv4Address, IPv6Address
+from ipaddress import AddressValueError, IPv4Address, IPv6Address, ip_address
 from random import Random
 from socket import AF_INET, AF_INET6, inet_ntop, inet_pton
 from typing import NamedTuple
@@ -212,6 +212,20 @@ def service_host(name: str) -> str:
     ('search.prod', 'search.service.consul')
     """
     return re.sub(r"^(_[^.]+\.)+", "", name)
+
+
+def dial_target(address: str) -> str:
+    """The gRPC target that dials exactly `address`.
+
+    >>> dial_target("10.0.0.3:50051"), dial_target("search.prod:50051")
+    ('ipv4:10.0.0.3:50051', 'search.prod:50051')
+    """
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        version = ip_address(host.partition("%")[0]).version
+    except ValueError:
+        return address
+    return f"ipv{version}:{address}"
 
 
 def is_ip(host: str) -> bool:

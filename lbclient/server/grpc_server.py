@@ -12,14 +12,14 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from contextvars import copy_context
 from random import Random
-from typing import Any, cast
+from typing import Any
 from weakref import WeakMethod
 
 import grpc
 import grpc.aio
 
 from lbclient import grpc_seam
-from lbclient.config import ServerConfig, is_disabled
+from lbclient.config import ServerConfig
 from lbclient.core import criticality
 from lbclient.core.errors import ConfigError
 from lbclient.core.model import TaskState
@@ -27,8 +27,6 @@ from lbclient.core.protocols import Clock
 from lbclient.core.quotas import customer
 from lbclient.core.statistics.registry import SERVERS
 from lbclient.grpc_seam.intake import with_queue
-from lbclient.log import Log
-from lbclient.server.disabled import PlainServer
 from lbclient.server.loop_end import LoopEnd
 from lbclient.server.parts import Parts, checked
 from lbclient.server.quotas.cpu_timing import account
@@ -41,8 +39,6 @@ from lbclient.server.requests.wrapping import Wrapper
 from lbclient.server.stopping import Stopping
 from lbclient.server.warmup import Warming, Warmup, check
 from lbclient.wire import propagation
-
-logger = Log(__name__)
 
 
 class Server(ReportingServer, grpc.aio.Server):
@@ -259,40 +255,3 @@ def _forget_request() -> None:
     customer.adopt(None)
     propagation.enter(None)
     account.set(None)
-
-
-def server(
-    migration_thread_pool: Executor | None = None,
-    handlers: Sequence[grpc.GenericRpcHandler] | None = None,
-    interceptors: Sequence[Any] | None = None,
-    options: Sequence[tuple[str, Any]] | None = None,
-    maximum_concurrent_rpcs: int | None = None,
-    compression: grpc.Compression | None = None,
-    *,
-    config: ServerConfig | None = None,
-) -> Server:
-    """A `Server`, with the arguments of `grpc.aio.server` and a config.
-
-    With `LBCLIENT_DISABLE=1` in the environment it is grpc.aio's own server, with
-    grpc.health.v1. `serve` takes it as well; what is ours alone (`drain`, ...) it does
-    not have.
-    """
-    if is_disabled():
-        logger.info("LBCLIENT_DISABLE is set: this server is grpc.aio's own")
-        plain = grpc.aio.server(
-            migration_thread_pool=migration_thread_pool,
-            interceptors=interceptors,
-            options=options,
-            maximum_concurrent_rpcs=maximum_concurrent_rpcs,
-            compression=compression,
-        )
-        return cast(Server, PlainServer(plain, handlers or ()))
-    return Server(
-        migration_thread_pool,
-        handlers,
-        interceptors,
-        options,
-        maximum_concurrent_rpcs,
-        compression,
-        config=config,
-    )

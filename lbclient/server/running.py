@@ -11,8 +11,7 @@ import grpc
 import grpc.aio
 
 from lbclient.config import ServerConfig
-from lbclient.server.grpc_server import Server
-from lbclient.server.reporting_server import ReportingServer
+from lbclient.server.kinds import is_async_server, is_server
 from lbclient.server.warmup import Warmup, check, warm_up
 
 
@@ -38,7 +37,7 @@ class Departure:
         """Asks the server to leave; False if it has been asked before."""
         if self.leave.done():
             return False
-        if isinstance(server, ReportingServer):
+        if is_server(server):
             server.lame_duck()
         self.leave.set_result(None)
         return True
@@ -87,7 +86,7 @@ async def _started(
 
     if warmup is None:
         await server.start()
-    elif isinstance(server, Server):
+    elif is_async_server(server):
         await server.start(warm)
     else:  # LBCLIENT_DISABLE: it cannot say that it is starting
         await warm()
@@ -101,7 +100,7 @@ async def _terminated(server: grpc.aio.Server) -> None:
 
 
 async def _drained(server: grpc.aio.Server) -> None:
-    if isinstance(server, Server):
+    if is_async_server(server):
         await server.drain()
     else:  # LBCLIENT_DISABLE
         await server.stop(ServerConfig.from_environment().lame_duck_period)

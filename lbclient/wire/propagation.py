@@ -17,7 +17,7 @@ import grpc
 from lbclient import wire
 from lbclient.core.refusal import Refusal
 from lbclient.core.retries.retry import parse_pushback
-from lbclient.grpc_seam import BackendsFull, NoBackend, OutOfQuota, Throttled
+from lbclient.wire.local_errors import BackendsFull, NoBackend, OutOfQuota, Throttled
 
 
 class Below(IntEnum):

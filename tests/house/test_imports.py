@@ -52,7 +52,7 @@ def test_a_client_loads_no_server_and_nothing_that_is_rarely_used(run: Run) -> N
 
 
 def test_a_server_loads_no_client_and_nothing_that_is_rarely_used(run: Run) -> None:
-    modules = loaded(run, "import lbclient; lbclient.server")
+    modules = loaded(run, "import lbclient; lbclient.server.Server")
     assert "lbclient.server.grpc_server" in modules
     assert "lbclient.client" not in modules
     assert modules & RARE == set()

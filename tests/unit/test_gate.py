@@ -21,7 +21,8 @@ from lbclient.core.retries.retry import RATIO
 from lbclient.core.retries.stock_budget import BURST
 from lbclient.server.meters.cpu import available_cpus
 from lbclient.server.meters.user_signals import UserSignals
-from lbclient.server.overload.gate import Gate, degraded
+from lbclient.server.overload.degradation import degraded
+from lbclient.server.overload.gate import Gate
 from lbclient.server.overload.refusal_status import LATE, RefusalStatus
 from lbclient.server.quotas.cpu_timing import account
 from lbclient.server.requests.context import Early

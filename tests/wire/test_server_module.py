@@ -10,7 +10,7 @@ import pytest
 import lbclient
 import lbclient.server as s
 import lbclient.server.stores as stores
-from lbclient.server.grpc_server import server
+from lbclient.server.factory import server
 
 
 def test_the_module_has_what_it_exports() -> None:

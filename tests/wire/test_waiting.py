@@ -10,7 +10,7 @@ import pytest
 import lbclient
 from lbclient.config import ChannelConfig
 from lbclient.core.model import Endpoints
-from lbclient.grpc_seam import BackendsFull, DeadlineWhileWaiting, NoBackend
+from lbclient.wire.local_errors import BackendsFull, DeadlineWhileWaiting, NoBackend
 from tests.ports import HOST, free_port
 from tests.waiting import eventually, let_pass
 

@@ -15,7 +15,7 @@ from lbclient.cli.operate.headers import Headers, add_headers, parse_headers
 from lbclient.client.health.check import UNANSWERED, unanswered
 from lbclient.client.health.refused_services import NOT_OFFERED_CODES, status_of
 from lbclient.core.errors import ConfigError
-from lbclient.grpc_seam import dial_target
+from lbclient.resolvers.target import dial_target
 
 CERTIFICATE, KEY = "CERTIFICATE", "PRIVATE KEY"
 

@@ -22,7 +22,8 @@ from lbclient import metrics
 from lbclient.admin.http import HttpRequest, HttpResponse, Site
 from lbclient.cli.numbers import whole
 from lbclient.cli.operate.peer import CERTIFICATE, pair, pem
-from lbclient.client.channel import Channel, insecure_channel, secure_channel
+from lbclient.client.channel import Channel
+from lbclient.client.factory import insecure_channel, secure_channel
 from lbclient.config import ChannelConfig, ServerConfig, find_setting
 from lbclient.core.criticality import Criticality
 from lbclient.core.errors import ConfigError

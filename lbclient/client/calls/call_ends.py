@@ -13,7 +13,8 @@ from lbclient.core.model import Verdict
 from lbclient.core.outliers.outliers import Outliers
 from lbclient.core.protocols import Clock
 from lbclient.core.statistics.counters import Counters
-from lbclient.grpc_seam import CANCELLED, LocalRpcError
+from lbclient.grpc_seam import CANCELLED
+from lbclient.wire.local_errors import LocalRpcError
 
 if TYPE_CHECKING:
     from lbclient.client.backends.backend import Backend

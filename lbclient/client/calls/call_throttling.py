@@ -11,8 +11,8 @@ from lbclient.core.model import Outcome
 from lbclient.core.quotas.quota import OTHERS
 from lbclient.core.refusal import Refusal
 from lbclient.core.throttles.throttling import Throttling
-from lbclient.grpc_seam import OutOfQuota, Throttled
 from lbclient.wire import find_customer
+from lbclient.wire.local_errors import OutOfQuota, Throttled
 
 if TYPE_CHECKING:
     from lbclient.client.calls.attempt import Attempt

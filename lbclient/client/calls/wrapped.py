@@ -26,9 +26,6 @@ from lbclient.core.call_hints import CallHints
 from lbclient.core.resumable import OnMove
 from lbclient.grpc_seam import (
     CANCELLED,
-    BackendsFull,
-    DeadlineWhileWaiting,
-    NoBackend,
     Trailers,
     cancellations,
     cause_of,
@@ -41,6 +38,7 @@ from lbclient.grpc_seam import (
     was_not_begun,
 )
 from lbclient.log import Log
+from lbclient.wire.local_errors import BackendsFull, DeadlineWhileWaiting, NoBackend
 
 logger = Log(__name__)
 

@@ -66,7 +66,6 @@ from lbclient.server.statistics import (
     ServerStatistics,
     SignalStatistics,
 )
-from lbclient.wire import propagation
 
 
 class Gate:
@@ -439,13 +438,3 @@ class Gate:
 
     def __repr__(self) -> str:
         return repr(self.pressure)
-
-
-def degraded() -> bool:
-    """Whether the server is near overload, so the handler should return a cheaper
-    answer.
-
-    False if no request is being served.
-    """
-    request = propagation.current()
-    return request is not None and request.is_strained

@@ -9,15 +9,15 @@ import grpc
 from lbclient.background.threads import in_daemon_thread
 from lbclient.config import ServerConfig
 from lbclient.core.errors import ConfigError
+from lbclient.server.kinds import is_sync_server
 from lbclient.server.running import Departure
-from lbclient.server.sync.sync_server import SyncServer
 from lbclient.server.warmup import Warmup, check
 
 
 def start(server: grpc.Server, warmup: Warmup | None) -> None:
     if getattr(server, "is_started", False) and warmup is None:
         return
-    if isinstance(server, SyncServer):
+    if is_sync_server(server):
         server.start(warmup)
         return
     # LBCLIENT_DISABLE, or no server of ours: it cannot say that it is starting.
@@ -29,7 +29,7 @@ def start(server: grpc.Server, warmup: Warmup | None) -> None:
 
 
 def drain(server: grpc.Server) -> None:
-    if isinstance(server, SyncServer):
+    if is_sync_server(server):
         server.drain()
     else:
         server.stop(ServerConfig.from_environment().lame_duck_period).wait()

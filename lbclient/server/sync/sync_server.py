@@ -13,13 +13,13 @@ from dataclasses import replace
 from functools import partial
 from random import Random
 from threading import Event, Lock, Thread
-from typing import Any, cast
+from typing import Any
 from weakref import WeakMethod
 
 import grpc
 
 from lbclient import grpc_seam
-from lbclient.config import ServerConfig, is_disabled
+from lbclient.config import ServerConfig
 from lbclient.core.model import TaskState
 from lbclient.core.protocols import Clock
 from lbclient.core.statistics.registry import SERVERS
@@ -29,7 +29,6 @@ from lbclient.server.parts import Parts, checked
 from lbclient.server.report.health import HealthServices
 from lbclient.server.reporting_server import ReportingServer
 from lbclient.server.requests.handler import Handler
-from lbclient.server.sync.disabled import PlainSyncServer
 from lbclient.server.sync.health import SyncHealth
 from lbclient.server.sync.loop_thread import LoopThread
 from lbclient.server.sync.requests import Counting, SyncRequests
@@ -254,40 +253,3 @@ class SyncServer(ReportingServer, grpc.Server):
         # and this may run within a submit, which holds the lock that a shutdown takes.
         if hasattr(self, "_number") and not self._ended.is_set():
             self._loop.drop(self._parts.stop, self._udp.close)
-
-
-def sync_server(
-    thread_pool: ThreadPoolExecutor,
-    handlers: Sequence[grpc.GenericRpcHandler] | None = None,
-    interceptors: Sequence[Any] | None = None,
-    options: Sequence[tuple[str, Any]] | None = None,
-    maximum_concurrent_rpcs: int | None = None,
-    compression: grpc.Compression | None = None,
-    *,
-    config: ServerConfig | None = None,
-) -> SyncServer:
-    """A `SyncServer`, with the arguments of `grpc.server` and a config.
-
-    With `LBCLIENT_DISABLE=1` in the environment it is grpcio's own server, with
-    grpc.health.v1. `serve_sync` takes it as well; what is ours alone (`drain`, ...) it
-    does not have.
-    """
-    if is_disabled():
-        logger.info("LBCLIENT_DISABLE is set: this server is grpcio's own")
-        plain = grpc.server(
-            thread_pool,
-            interceptors=list(interceptors or ()),
-            options=options,
-            maximum_concurrent_rpcs=maximum_concurrent_rpcs,
-            compression=compression,
-        )
-        return cast(SyncServer, PlainSyncServer(plain, handlers or ()))
-    return SyncServer(
-        thread_pool,
-        handlers,
-        interceptors,
-        options,
-        maximum_concurrent_rpcs,
-        compression,
-        config=config,
-    )

@@ -22,7 +22,7 @@ from lbclient.config import ServerConfig
 from lbclient.core.errors import ConfigError
 from lbclient.core.text import brief
 from lbclient.log import Log
-from lbclient.server.reporting_server import ReportingServer
+from lbclient.server.kinds import is_server
 from lbclient.server.running import Departure, run
 from lbclient.server.workers import factory
 from lbclient.server.workers.membership import Membership, join, membership
@@ -136,13 +136,13 @@ class _Worker:
         address = self._assignment.address
         if address is not None:
             server.add_insecure_port(address)
-        elif isinstance(server, ReportingServer) and not server.statistics().ports:
+        elif is_server(server) and not server.statistics().ports:
             want = "a port, 0 to 65535, as make_server's server has none"
             raise ConfigError("port", None, want)
 
     def _ready(self) -> None:
         listening: tuple[str, ...] = (self._assignment.address or "",)
-        if isinstance(self._server, ReportingServer):
+        if is_server(self._server):
             listening = self._server.statistics().ports
         own = tuple(self._member.own.items())
         self._pipe.send(Ready(own, _period(self._member), listening))
