@@ -10,7 +10,7 @@ PROTOC := .tools/grpcio-tools-1.62.3
 # An environment that was moved, or whose Python is gone, is made again.
 $(shell grep -qsxF '$(CURDIR)' $(READY) $(SHOWS) && $(BIN)/python -c '' 2>/dev/null || rm -f $(READY) $(SHOWS))
 
-.PHONY: demo fleet venv check check-laws check-sim test matrix bench site node proto settings book format clean
+.PHONY: demo fleet venv check check-laws check-sim test names matrix bench site node proto settings book format clean
 
 # An environment for tests will do; else there is one for the demo alone, which is made
 # sooner.
@@ -36,6 +36,13 @@ check-sim:
 
 test: $(READY)
 	$(BIN)/python -m pytest $(ARGS)
+
+# Calls, and what else `ARGS` names, where grpcio lacks a private name: each, or `NAMES`.
+names: $(READY)
+	@for name in $(or $(NAMES),$$($(BIN)/python -m tests.without_name)); do \
+	  WITHOUT_NAME=$$name $(BIN)/python -m pytest -q --tb=short -p tests.without_name \
+	    $(or $(ARGS),tests/conformance) || failed="$$failed $$name"; \
+	done; test -z "$$failed" || { echo "Failed without:$$failed"; exit 1; }
 
 matrix: $(READY)
 	$(BIN)/python -m tests.matrix $(ARGS)

@@ -4,7 +4,11 @@
 
 `lbclient.grpc_seam` is compiled to ask for a name that does not exist, which is what it
 would meet if grpcio had renamed it. All behaviour is as ever, but for `LIMITED`. What
-`COUNTED` says of costs and of the log is not.
+`COUNTED` says of costs, of the log and of requests that wait inside of gRPC is not.
+
+    python -m tests.without_name
+
+prints all such names; `make names` runs tests without each of them.
 """
 
 import os
@@ -19,7 +23,7 @@ import pytest
 from tests.private_names import names_in, without
 
 SEAM = Path(__file__).parents[1] / "lbclient" / "grpc_seam"
-COUNTED = ("test_overhead_counts.py", "test_private_names.py")
+COUNTED = ("test_intake.py", "test_overhead_counts.py", "test_private_names.py")
 
 # Tests of what only a private name can do, or of how lbclient uses it, by a word of
 # what `lbclient.grpc_seam.private.COSTS` says of the name.
@@ -88,5 +92,7 @@ def pytest_collection_modifyitems(
     items[:] = [item for item in items if item not in left_out]
 
 
-if "WITHOUT_NAME" in os.environ and "pytest" in sys.modules:
+if __name__ == "__main__":
+    sys.stdout.write(" ".join(all_names()) + "\n")
+elif "WITHOUT_NAME" in os.environ and "pytest" in sys.modules:
     take_away(os.environ["WITHOUT_NAME"])

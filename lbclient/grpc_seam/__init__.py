@@ -3,7 +3,6 @@
 from lbclient.grpc_seam.calls import (
     Writable,
     asks_itself,
-    awaits_writes,
     cancel_loser,
     cancellations,
     flaw_of,
@@ -84,7 +83,6 @@ __all__ = [
     "Writable",
     "active_calls",
     "asks_itself",
-    "awaits_writes",
     "beneath",
     "call_arguments",
     "cancel_loser",

@@ -142,17 +142,6 @@ def is_half_closed(call: Any) -> bool:
     return bool(getattr(call, "_done_writing_flag", False))
 
 
-def awaits_writes(call: Any) -> bool:
-    """Whether a call ends only if somebody goes on writing to it.
-
-    Not where that is unknown: its requests may all be there.
-    """
-    try:
-        return call._async_request_poller is None and not call._done_writing_flag
-    except AttributeError as error:
-        return not is_news(error)
-
-
 class Writable:
     """What grpc.aio's interceptors look at in a call that requests are written to."""
 

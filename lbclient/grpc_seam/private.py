@@ -64,8 +64,8 @@ COSTS = {
     "_preparation": "a streaming call that is cancelled before it is sent counts as an"
     " attempt",
     "_async_request_poller": _REPEATED,
-    "_done_writing_flag": "a call that is dropped while requests are written to it"
-    " stays open until its channel closes",
+    "_done_writing_flag": "with interceptors, a write after `done_writing` is not"
+    " refused",
     "grpc.aio._interceptor:InterceptedUnaryUnaryCall": _INTERCEPTED,
     "grpc.aio._interceptor:InterceptedUnaryStreamCall": _INTERCEPTED,
     "grpc.aio._interceptor:InterceptedStreamUnaryCall": _INTERCEPTED,

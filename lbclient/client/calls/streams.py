@@ -15,7 +15,6 @@ import grpc
 from lbclient.client.calls.wrapped import Call, UnaryResponse
 from lbclient.grpc_seam import (
     Writable,
-    awaits_writes,
     is_interrupted,
 )
 
@@ -187,8 +186,11 @@ class StreamUnaryCall(
         """As this is to be called at the end, we are there until then."""
 
     def __del__(self) -> None:
+        # One whose requests are all written stays until its end: see `_stay`.
         inner = self.__dict__.get("_inner")
-        if inner is not None and awaits_writes(inner):
+        if inner is None or inner.done():
+            return
+        if self.attempts.requests is None:
             self._abandon()
 
 
