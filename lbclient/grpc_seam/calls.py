@@ -139,7 +139,11 @@ def flaw_of(metadata: Any) -> Exception | None:
 
 def is_half_closed(call: Any) -> bool:
     """Whether a call wants no more requests."""
-    return bool(getattr(call, "_done_writing_flag", False))
+    try:
+        return bool(call._done_writing_flag)
+    except AttributeError as error:  # instrumentation wraps it, or it is not begun
+        is_news(error)
+        return False
 
 
 class Writable:
