@@ -19,8 +19,9 @@ import grpc
 import grpc.aio
 
 from lbclient import wire
+from lbclient.background.tasks import cancellations
 from lbclient.client.channel import Channel
-from lbclient.grpc_seam import Trailers, cancellations, step
+from lbclient.grpc_seam import Trailers, step
 from lbclient.server.report.health import ANY_SERVICE
 from lbclient.wire import propagation
 

@@ -307,3 +307,10 @@ def _empty(task: asyncio.Task[Any]) -> None:
             task.exception()  # raises, and takes the exception from the task
         except asyncio.CancelledError as error:
             traceback.clear_frames(error.__traceback__)
+
+
+def cancellations() -> int:
+    """How often the running task was told to end: more than before an await, and the
+    CancelledError that it raised is for this task."""
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()

@@ -75,13 +75,6 @@ def is_interrupted(call: Any) -> bool:
     return bool(getattr(call, "_lbclient_is_interrupted", False))
 
 
-def cancellations() -> int:
-    """How often the running task was told to end: more than before an await, and the
-    CancelledError that it raised is for this task."""
-    task = current_task()
-    return 0 if task is None else task.cancelling()
-
-
 def asks_itself(call: Any) -> bool:
     """Whether it is grpc.aio's own task of a call that asks whether it is cancelled."""
     return current_task() is getattr(call, "_call_response", None)

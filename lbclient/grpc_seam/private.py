@@ -71,7 +71,8 @@ COSTS = {
     "grpc.aio._interceptor:InterceptedStreamUnaryCall": _INTERCEPTED,
     "grpc.aio._interceptor:InterceptedStreamStreamCall": _INTERCEPTED,
     "_interceptors_task": "if interceptors send a call more than once, `lbclient.info`"
-    " may tell of the wrong one",
+    " may tell of the wrong one; where instrumentation intercepts calls of backends, "
+    f"{_REPEATED}",
     "grpc._cython.cygrpc:channelz_get_server": _UNCOUNTED,
     "grpc._cython.cygrpc:channelz_get_servers": _UNCOUNTED,
     "grpc._cython.cygrpc:AioServer._request_call": f"{_UNSEEN}; {_NOT_FIRST}",

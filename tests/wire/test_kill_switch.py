@@ -292,7 +292,8 @@ async def main():
     serving.cancel()
     await asyncio.gather(serving, return_exceptions=True)
     threads.stop(None).wait()
-    lbclient.serve_sync, lbclient.ServerStatistics, lbclient.ChannelStatistics
+    lbclient.serve_sync, lbclient.resumed, lbclient.resumable
+    lbclient.ServerStatistics, lbclient.ChannelStatistics
 
 asyncio.run(main())
 print(sum(name.startswith("lbclient.grpc_seam") for name in sys.modules))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
+from lbclient.background.tasks import cancellations
 from lbclient.client.calls.attempt import Attempt
 from lbclient.client.calls.attempts import Attempts, Method
 from lbclient.grpc_seam import (
@@ -18,7 +19,6 @@ from lbclient.grpc_seam import (
     UNAVAILABLE,
     Trailers,
     asks_itself,
-    cancellations,
     cause_of,
     error_of,
     mark,

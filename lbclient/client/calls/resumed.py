@@ -5,9 +5,9 @@ import weakref
 from collections.abc import AsyncIterable, AsyncIterator, Callable
 from typing import Any, Generic, TypeVar
 
+from lbclient.background.tasks import cancellations
 from lbclient.core.errors import ConfigError
 from lbclient.core.resumable import resumable
-from lbclient.grpc_seam import cancellations
 
 M = TypeVar("M")
 

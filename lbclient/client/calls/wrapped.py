@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 import grpc
 
+from lbclient.background.tasks import cancellations
 from lbclient.client.backends.backend import Backend
 from lbclient.client.balancer import Balancer
 from lbclient.client.calls.attempt import Attempt
@@ -27,7 +28,6 @@ from lbclient.core.resumable import OnMove
 from lbclient.grpc_seam import (
     CANCELLED,
     Trailers,
-    cancellations,
     cause_of,
     error_of,
     final_status,

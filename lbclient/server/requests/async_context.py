@@ -8,7 +8,7 @@ import grpc
 import grpc.aio
 from grpc import StatusCode
 
-from lbclient import grpc_seam
+from lbclient.background.tasks import cancellations
 from lbclient.log import Log
 from lbclient.server.overload.refusal_status import RefusalStatus
 from lbclient.server.requests import raised
@@ -82,7 +82,7 @@ class AsyncContext(RequestContext):
         too; so this tries to tell the client, which shows whether the client is still
         there.
         """
-        if not grpc_seam.cancellations():
+        if not cancellations():
             words = f"Unexpected {type(error)}: {raised.CANCELLED}"
             await self._tell(error, self._code_of_error(), words)
         elif self._interrupted() is StatusCode.CANCELLED:

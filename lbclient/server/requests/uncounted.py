@@ -14,7 +14,8 @@ import grpc
 import grpc.aio
 from grpc import StatusCode
 
-from lbclient import grpc_seam, wire
+from lbclient import wire
+from lbclient.background.tasks import cancellations
 from lbclient.core.protocols import Clock
 from lbclient.log import Log
 from lbclient.server.requests import raised
@@ -128,7 +129,7 @@ class _Request:
             # Where nobody runs it, it is not raised, but closes the coroutine.
             return (code, words) if self._is_running() else None
         if isinstance(error, asyncio.CancelledError):
-            if not grpc_seam.cancellations():
+            if not cancellations():
                 return code, f"Unexpected {type(error)}: {raised.CANCELLED}"
             if self._is_overdue():
                 return None
