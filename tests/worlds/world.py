@@ -118,6 +118,8 @@ class World:
         self.sent: dict[str, list[float]] = {}  # calls to each address
         self.dialled: dict[str, int] = {}
         self.most_connections: dict[str, int] = {}
+        self.has_workers = any(server.workers for server in plan.servers)
+        self._connected = Counter[str]()  # by address, at the last look
         self.idle_rooms: list[str] = []
         self._waited: dict[int, int] = {}  # looks in which a call waited beside room
         self.probes: list[Seen] = []
@@ -266,8 +268,7 @@ class World:
             return
         self.note("all is healed")
         start = self.clock.now
-        has_workers = any(server.workers for server in self.plan.servers)
-        every = PROBE_WORKERS_EVERY if has_workers else PROBE_EVERY
+        every = PROBE_WORKERS_EVERY if self.has_workers else PROBE_EVERY
         for step in range(int(HEALS / every)):
             call = CallPlan(FIRST_PROBE + step, start, IDEMPOTENT, 2.0, 0.01)
             at = start + step * every
@@ -310,7 +311,11 @@ class World:
 
     def _look(self) -> None:
         now = Counter(one.host.address for one in self.network.connections)
+        before, self._connected = self._connected, now
         for address, count in now.items():
+            if self.has_workers:
+                # One that landed where another one is goes within a moment.
+                count = min(count, before[address])
             most = self.most_connections.get(address, 0)
             self.most_connections[address] = max(most, count)
         self._look_for_room()

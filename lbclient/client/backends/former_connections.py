@@ -21,6 +21,10 @@ from lbclient.grpc_seam import give_up, has_calls
 FAREWELL_INTERVALS = 30
 FAREWELL = 60.0
 
+# Seconds until a connection that is well, and most likely had no calls, is looked at:
+# by then the streams that watched its health have ended.
+UNUSED_AFTER = 0.1
+
 
 @dataclass(slots=True)
 class FormerConnection:
@@ -54,17 +58,25 @@ class FormerConnections:
         return len(self._former)
 
     def add(
-        self, channel: grpc.aio.Channel, why: str, is_left_to_core: Callable[[], bool]
+        self,
+        channel: grpc.aio.Channel,
+        why: str,
+        is_left_to_core: Callable[[], bool],
+        look_after: float | None = None,
     ) -> None:
-        """`is_left_to_core` is asked when its time is over."""
+        """`is_left_to_core` is asked when its time is over, and after `look_after`
+        seconds, if given, so that one without calls goes early."""
         # Not by a grace period: a channel whose close is cut short is never closed.
-        timer = self._end_later(channel)
+        timer = self._end_later(channel, look_after)
         former = FormerConnection(why, self._clock(), is_left_to_core, timer)
         self._former[channel] = former
 
-    def _end_later(self, channel: grpc.aio.Channel) -> asyncio.TimerHandle:
+    def _end_later(
+        self, channel: grpc.aio.Channel, seconds: float | None = None
+    ) -> asyncio.TimerHandle:
         loop = asyncio.get_running_loop()
-        return loop.call_later(self._farewell, self._farewell_is_over, channel)
+        delay = self._farewell if seconds is None else seconds
+        return loop.call_later(delay, self._farewell_is_over, channel)
 
     def _farewell_is_over(self, channel: grpc.aio.Channel) -> None:
         former = self._former[channel]
