@@ -9,7 +9,8 @@ from tests.worlds.plan import CallPlan, Fault, Plan, ServerPlan
 
 GET, PUT = "/world.World/Get", "/world.World/Put"
 LIST, CHAT = "/world.World/List", "/world.World/Chat"
-ONE, TWO = (ServerPlan(f"10.0.0.{number}:50051", "lbclient") for number in (1, 2))
+ONE, TWO, THREE = (ServerPlan(f"10.0.0.{n}:50051", "lbclient") for n in (1, 2, 3))
+PORTLESS = ServerPlan("10.0.0.1:50051", "lbclient", workers=2, own="off")
 
 _STALLED = Plan(
     4,
@@ -117,6 +118,33 @@ KEPT: dict[str, AnyPlan] = {
         (ONE,),
         (Fault(3.39, "freeze", 0, 4.3),),
         (CallPlan(2, 3.1, GET, None, 0.5),),
+    ),
+    "an ejected backend has no trial": Plan(
+        10,
+        9.0,
+        0.001,
+        (("picker", "round_robin"), ("max_attempts", 1)),
+        (ONE, TWO, THREE),
+        (Fault(2.0, "fail", 0, 4.0),),
+        tuple(CallPlan(n, 1.0 + 0.02 * n, GET, 2.0, 0.0) for n in range(400)),
+    ),
+    "one worker of two is no news": Plan(
+        28,
+        3.8,
+        0.0005,
+        (),
+        (PORTLESS,),
+        (Fault(2.825, "kill worker", 0, 0.1),),
+        (CallPlan(0, 1.345, LIST, 0.05, 0.0, parts=0),),
+    ),
+    "nobody looks at a shared connection that is back": Plan(
+        89,
+        4.77,
+        0.02,
+        (("idempotent", (GET,)),),
+        (PORTLESS,),
+        (Fault(3.7696257351042326, "kill worker", 0, 0.1),),
+        (CallPlan(22, 3.6000971959735, GET, 1.0, 0.5),),
     ),
     "a trace of an error loses every tie": Plan(
         2,

@@ -14,6 +14,7 @@ from typing import Any
 
 from tests.worlds.planting import ROOT, Mutant, plant
 from tests.worlds.server_mutants import SERVER_MUTANTS
+from tests.worlds.worker_mutants import WORKER_MUTANTS
 
 MUTANTS = [
     # --- the state of calls
@@ -285,6 +286,9 @@ MUTANTS = [
 ]
 
 
+EVERY = (*MUTANTS, *WORKER_MUTANTS, *SERVER_MUTANTS)
+
+
 def hunt(mutant: Mutant, first: int, worlds: int) -> str:
     """In a process of its own: the number of worlds, and the promise."""
     command = [sys.executable, "-m", "tests.worlds.mutants"]
@@ -303,10 +307,12 @@ def found_by(name: str, first: int, worlds: int) -> str:
     from tests.worlds.arrivals import arrivals_of
     from tests.worlds.either import broken, run
     from tests.worlds.kept import KEPT
-    from tests.worlds.plan import plan_of
+    from tests.worlds.plan import plan_of, workers_of
 
-    is_of_servers = any(one.name == name for one in SERVER_MUTANTS)
-    make: Callable[[int], Any] = arrivals_of if is_of_servers else plan_of
+    make: Callable[[int], Any] = plan_of
+    for mutants, other in (SERVER_MUTANTS, arrivals_of), (WORKER_MUTANTS, workers_of):
+        if any(one.name == name for one in mutants):
+            make = other
     plans: list[tuple[str, Any]]
     plans = [(str(n), make(first + n - 1)) for n in range(1, worlds + 1)]
     if name in KEPT:
@@ -323,7 +329,7 @@ def found_by(name: str, first: int, worlds: int) -> str:
 
 
 def rows(names: list[str], first: int, worlds: int) -> Iterator[str]:
-    for mutant in (*MUTANTS, *SERVER_MUTANTS):
+    for mutant in EVERY:
         if not names or mutant.name in names:
             yield f"| {mutant.name} | {hunt(mutant, first, worlds)} |"
 
@@ -336,8 +342,7 @@ def main() -> None:
     parser.add_argument("--hunt", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.hunt is not None:
-        every = (*MUTANTS, *SERVER_MUTANTS)
-        plant(next(one for one in every if one.name == asked.hunt))
+        plant(next(one for one in EVERY if one.name == asked.hunt))
         print(found_by(asked.hunt, asked.seed, asked.worlds))
         return
     began_at = time.monotonic()

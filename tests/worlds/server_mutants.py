@@ -55,7 +55,28 @@ SERVER_MUTANTS = [
         "        has_waited = waited > WAITS * left",
         "        has_waited = False",
     ),
+    Mutant(
+        "a refusal does not end its request",
+        "server/requests/async_context.py",
+        "        await self.inner.abort(answer.code, answer.details,"
+        " self._refusing(answer))\n        raise",
+        "        try:\n            await self.inner.abort(\n"
+        "                answer.code, answer.details, self._refusing(answer)\n"
+        "            )\n        except Exception:\n            return\n        raise",
+    ),
+    Mutant(
+        "every request is as critical",
+        "server/overload/metadata.py",
+        "                criticality = min(claimed, self._highest)\n",
+        "                criticality = DEFAULT\n",
+    ),
     # --- quotas and costs
+    Mutant(
+        "what a quota store raises is not caught",
+        "server/quotas/quota_enforcer.py",
+        "            self._complain(error)\n            return INTERVAL",
+        "            raise",
+    ),
     Mutant(
         "no quota is used up",
         "core/quotas/quota.py",

@@ -16,9 +16,8 @@ from tests.worlds import either
 from tests.worlds.either import places
 from tests.worlds.invariants import broken
 from tests.worlds.kept import KEPT
-from tests.worlds.mutants import MUTANTS, hunt
+from tests.worlds.mutants import EVERY, MUTANTS, hunt
 from tests.worlds.plan import CallPlan, Fault, Plan, ServerPlan, plan_of
-from tests.worlds.server_mutants import SERVER_MUTANTS
 from tests.worlds.shrinking import Shrinking
 from tests.worlds.story import story
 from tests.worlds.world import World
@@ -63,8 +62,7 @@ def test_what_was_found_is_mended(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KEPT)
 def test_what_was_found_would_be_found_again(name: str) -> None:
-    every = (*MUTANTS, *SERVER_MUTANTS)
-    [mutant] = [one for one in every if one.name == name]
+    [mutant] = [one for one in EVERY if one.name == name]
     assert hunt(mutant, 0, 0).startswith("kept | ")
 
 
@@ -144,7 +142,7 @@ def test_the_page_lists_the_promises() -> None:
 
 
 def test_mutants_are_of_the_code_that_is_there() -> None:
-    for mutant in (*MUTANTS, *SERVER_MUTANTS):
+    for mutant in EVERY:
         source = (ROOT / "lbclient" / mutant.file).read_text()
         assert source.count(mutant.old) == 1, mutant.name
 
