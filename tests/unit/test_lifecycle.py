@@ -379,3 +379,111 @@ def test_what_an_answer_told_is_forgotten_with_its_connection() -> None:
     apply(life, life.told_by_answer(10.0))
     apply(life, life.lost())
     assert life.due_at() is None
+
+
+def away(life: Lifecycle, now: float) -> None:
+    """It had no calls for long."""
+    assert take(life, life.idle(300.0, now, by_udp=False)).state is State.INACTIVE
+
+
+def test_what_comes_late_of_a_connection_that_was_given_up_says_nothing(
+    life: Lifecycle,
+) -> None:
+    """An inactive backend is not woken, or refused, by the end of its last one."""
+    away(life, 1.0)
+    late = (
+        life.connected(1.0, INTERVAL),
+        life.cannot_connect("connection refused"),
+        life.lost(),
+        life.sent_goaway(),
+        life.heard(SERVING, True, 1.0),
+        life.told_by_answer(1.0),
+        life.idle(300.0, 1.0, by_udp=False),
+    )
+    assert late == (Step(),) * len(late)
+    assert life.state is State.INACTIVE
+    assert life.is_away()
+
+
+def test_what_is_heard_from_afar_is_of_inactive_backends_only(life: Lifecycle) -> None:
+    assert life.told(TaskState.LAME_DUCK) == Step()
+    assert life.wanted() == Step()
+    take(life, life.lost())
+    for late in (
+        life.told(SERVING),
+        life.not_seen("nobody answers", 1.0),
+        life.seen(SERVING, 1.0),
+        life.wanted(),
+    ):
+        assert late == Step()
+    assert life.state is State.CONNECTING
+    assert take(life, life.cannot_connect("refused")).state is State.REFUSING
+
+
+def test_a_refusing_backend_stays_so_while_its_connections_are_lost(
+    life: Lifecycle,
+) -> None:
+    """It is no news, and a call would be sent there in vain."""
+    take(life, life.lost())
+    take(life, life.cannot_connect("connection refused"))
+    take(life, life.connected(1.0, INTERVAL))
+    assert life.lost() == Step()
+    take(life, life.connected(1.0, INTERVAL))
+    assert life.sent_goaway() == Step()
+    assert life.state is State.REFUSING
+
+
+def test_a_refusing_backend_can_be_disconnected_and_stays_refusing(
+    life: Lifecycle,
+) -> None:
+    take(life, life.lost())
+    assert life.idle(300.0, 1.0, by_udp=False) == Step()  # it is connecting
+    take(life, life.cannot_connect("connection refused"))
+    step = life.idle(300.0, 1.0, by_udp=False)
+    assert step == Step(order=Order.DISCONNECT)
+    assert life.is_away()
+
+
+@pytest.mark.parametrize("was_lame_duck", [False, True])
+def test_who_sent_goaway_is_expected_back_unless_it_leaves(
+    life: Lifecycle, was_lame_duck: bool
+) -> None:
+    if was_lame_duck:
+        take(life, life.heard(TaskState.LAME_DUCK, True, 1.0))
+    assert take(life, life.sent_goaway()).state is (
+        None if was_lame_duck else State.LAME_DUCK
+    )
+    assert life.is_expected_back() is not was_lame_duck
+    take(life, life.connected(1.0, INTERVAL))
+    take(life, life.lost())
+    assert not life.is_expected_back()
+
+
+def test_it_is_waking_from_a_call_that_wants_it_until_it_answers(
+    life: Lifecycle,
+) -> None:
+    assert not life.is_waking()
+    away(life, 1.0)
+    assert not life.is_waking()
+    step = take(life, life.wanted())
+    assert (step.state, step.order) == (State.CONNECTING, Order.CONNECT)
+    assert life.is_waking()
+    take(life, life.cannot_connect("connection refused"))
+    assert not life.is_waking()
+
+
+def test_a_lame_duck_of_an_answer_is_no_news_of_one_that_is_not_ready(
+    life: Lifecycle,
+) -> None:
+    take(life, life.heard(TaskState.STARTING, True, 1.0))
+    assert life.told_by_answer(1.0) == Step()
+    assert life.state is State.STARTING
+
+
+def test_the_reason_of_a_state_is_the_one_that_is_given(life: Lifecycle) -> None:
+    assert (
+        life.heard(TaskState.STARTING, True, 1.0, "warming up").reason == "warming up"
+    )
+    assert "starting" in life.heard(TaskState.STARTING, True, 1.0).reason
+    away(life, 2.0)
+    assert life.seen(TaskState.STARTING, 2.0, "warming up").reason == "warming up"

@@ -248,3 +248,27 @@ def test_the_requests_of_a_channel_share_the_budget_that_all_of_them_bring() -> 
     assert second.reason == "attempt 2 of 3 at once"
     third = policy.begin("/a.B/C", sent=15).decide(OVERLOADED, None, is_other=True)
     assert third.reason == "the client's retry budget is spent"
+
+
+def test_a_hedge_is_taken_from_the_budget_and_is_attempt_two() -> None:
+    policy = RetryPolicy(Budget(), Random(1), 2, lambda path: True)
+    hedge = policy.hedge("/a.B/C", 1)
+    assert hedge is not None
+    assert hedge.attempt == 1
+    assert hedge.decide(LOST, NO_DEADLINE, is_other=True).delay is None
+    assert policy.hedge("/a.B/C", 2) is None
+
+
+@pytest.mark.parametrize(("pushback", "delay"), [(0.0, 0.0), (0.5, 0.5), (-0.1, None)])
+def test_a_pushback_below_nothing_alone_means_never(
+    begin: Begin, pushback: float, delay: float | None
+) -> None:
+    """Of nothing, it is obeyed too, where there is no other backend."""
+    failure = Failure(pushback=pushback)
+    request = begin(is_idempotent=True)
+    assert request.decide(failure, NO_DEADLINE, is_other=False).delay == delay
+
+
+def test_what_was_never_sent_is_told_apart_from_a_retry(begin: Begin) -> None:
+    assert begin().decide(UNSENT, NO_DEADLINE, is_other=True).is_resend
+    assert not begin().decide(OVERLOADED, NO_DEADLINE, is_other=True).is_resend

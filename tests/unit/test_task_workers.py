@@ -383,3 +383,72 @@ def test_a_subset_counts_tasks_and_has_all_of_their_workers() -> None:
     pool.observe(pool.nodes["10.0.0.1:1"], State.LAME_DUCK, 2.0)
     pool.review(2.0)
     assert [*pool.nodes][2:] == ["10.0.0.2:50051"]
+
+
+def lands_at(known: TaskWorkers, address: str, at: dict[str, int]) -> Landing:
+    return known.lands(address, at[address], lambda one: at.get(one, 0))
+
+
+def test_once_each_connection_has_its_worker_dials_are_counted_anew() -> None:
+    known = TaskWorkers()
+    known.learn(SHARED, ToldWorkers(GROUP, (), 2), 0.0)
+    second = f"{SHARED}#2"
+    for _ in range(2):
+        for _ in range(2 * MOST_DIALS):
+            assert lands_at(known, second, {SHARED: 1, second: 1}) is Landing.AGAIN
+        assert lands_at(known, second, {SHARED: 1, second: 2}) is Landing.ALONE
+
+
+def test_dials_go_on_being_counted_while_one_has_no_worker_of_its_own() -> None:
+    known = TaskWorkers()
+    known.learn(SHARED, ToldWorkers(GROUP, (), 3), 0.0)
+    second, third = numbered(2, 3)[1:]
+    for _ in range(3 * MOST_DIALS):
+        assert lands_at(known, third, {SHARED: 1, third: 1}) is Landing.AGAIN
+        assert lands_at(known, second, {SHARED: 1, second: 2, third: 0}) is (
+            Landing.ALONE
+        )
+    assert lands_at(known, third, {SHARED: 1, third: 1}) is Landing.DROPPED
+
+
+def test_a_dropped_connection_is_tried_after_the_first_pause_once_all_was_well() -> (
+    None
+):
+    known = TaskWorkers()
+    known.learn(SHARED, ToldWorkers(GROUP, (), 2), 0.0)
+    second, now = f"{SHARED}#2", 0.0
+    for number, is_well in ((1, False), (2, True), (1, False)):
+        for _ in range(2 * MOST_DIALS):
+            lands_at(known, second, {SHARED: 1, second: 1})
+        assert lands_at(known, second, {SHARED: 1, second: 1}) is Landing.DROPPED
+        known.review(only_shared, now)
+        assert known.review_in(now) == pytest.approx(RETRIES.after(number))
+        now += RETRIES.after(number)
+        assert known.review(only_shared, now) == (True, [])
+        if is_well:
+            assert lands_at(known, second, {SHARED: 1, second: 2}) is Landing.ALONE
+
+
+def test_a_worker_is_missed_once_while_others_of_its_task_are_ready(
+    workers: TaskWorkers,
+) -> None:
+    gone, other = "10.0.0.1:1", "10.0.0.1:2"
+    for state in (State.LAME_DUCK, State.STARTING, State.INACTIVE, None):
+        states = {gone: state, other: State.READY}
+        assert workers.missed(states.get, 0.0) == []
+        assert workers.missed(states.get, SILENT_AFTER) == []
+    states = {gone: State.REFUSING, other: State.CONNECTING}
+    assert workers.missed(states.get, 0.0) == []
+    assert workers.missed(states.get, SILENT_AFTER) == []
+    states[other] = State.READY
+    assert workers.missed(states.get, 10.0) == []
+    assert workers.missed(states.get, 10.0 + SILENT_AFTER) == [gone]
+    assert workers.missed(states.get, 30.0) == []
+
+
+def test_a_new_task_is_tried_after_the_first_pause_as_the_old_one_was() -> None:
+    known = given_up(1, 2)
+    assert known.learn(SHARED, told(3, 4, group=OTHER), 100.0)
+    first = SILENT_AFTER + RETRIES.after(1)
+    assert known.review_in(10.0) == pytest.approx(first - 10.0)
+    assert addresses(known) == numbered(2)
