@@ -6,7 +6,8 @@
 A mutant is a module with one change in its syntax tree: another comparison, the other
 branch, a number that is one more, a condition that always holds, a result that is
 dropped. Its module's tests run on it, each mutant in a process of its own, until one
-fails. A survivor is code that can be wrong unnoticed: it wants a test, or a reason.
+fails. A survivor is code that can be wrong unnoticed: it wants a test, or a reason in
+`tests/mutation.toml`. Those with a reason are counted, and the others printed.
 """
 
 import argparse
@@ -31,36 +32,45 @@ LIMIT = 120.0  # seconds of the tests of the module as it is
 
 # The deciding modules, and the tests that hold each, in `tests`.
 TESTS = {
-    "core/retries/retry.py": "unit/test_retry laws/test_retry",
-    "core/retries/hedging.py": "unit/test_hedging",
+    "core/retries/retry.py": "unit/test_retry laws/test_retry unit/test_attempts"
+    " unit/test_stock_budget loop/test_balancer",
+    "core/retries/hedging.py": "unit/test_hedging loop/test_balancer",
     "core/retries/ending.py": "unit/test_ending",
-    "core/throttles/throttle.py": "unit/test_throttle laws/test_throttle",
+    "core/throttles/throttle.py": "unit/test_throttle laws/test_throttle"
+    " unit/test_throttling unit/test_customers",
     "core/throttles/sparse_throttle.py": "unit/test_sparse_throttle"
     " laws/test_sparse_throttle",
     "core/throttles/throttling.py": "unit/test_throttling",
-    "core/backends/lifecycle.py": "unit/test_lifecycle laws/test_lifecycle",
-    "core/backends/connection_state.py": "unit/test_lifecycle laws/test_lifecycle",
-    "core/backends/trust.py": "unit/test_lifecycle laws/test_lifecycle",
-    "core/backends/looks.py": "unit/test_lifecycle laws/test_lifecycle",
+    "core/backends/lifecycle.py": "unit/test_lifecycle laws/test_lifecycle"
+    " loop/test_balancer loop/test_health_watch",
+    "core/backends/connection_state.py": "unit/test_lifecycle laws/test_lifecycle"
+    " loop/test_balancer loop/test_health_watch",
+    "core/backends/trust.py": "unit/test_lifecycle laws/test_lifecycle"
+    " loop/test_balancer loop/test_health_watch",
+    "core/backends/looks.py": "unit/test_lifecycle laws/test_lifecycle"
+    " loop/test_balancer loop/test_health_watch",
     "core/backends/doubt.py": "unit/test_lifecycle laws/test_lifecycle"
     " loop/test_health_watch loop/test_balancer",
-    "core/backends/silence.py": "unit/test_lifecycle laws/test_lifecycle"
-    " loop/test_health_watch loop/test_balancer",
+    "core/backends/silence.py": "unit/test_silence unit/test_lifecycle"
+    " laws/test_lifecycle loop/test_health_watch loop/test_balancer",
     "core/backends/pool.py": "unit/test_pool unit/test_worker_choice"
-    " unit/test_task_workers laws/test_pool",
+    " unit/test_task_workers laws/test_pool laws/test_crowding loop/test_balancer"
+    " unit/test_crowd",
     "core/backends/task_workers.py": "unit/test_task_workers unit/test_worker_choice"
-    " loop/test_worker_endpoints",
+    " loop/test_worker_endpoints loop/test_balancer",
     "core/outliers/outliers.py": "unit/test_outliers laws/test_outliers",
     "core/outliers/standing.py": "unit/test_outliers laws/test_outliers",
-    "core/overload/admission.py": "unit/test_admission laws/test_admission",
+    "core/overload/admission.py": "unit/test_admission laws/test_admission"
+    " unit/test_gate",
     "core/overload/overload_signals.py": "unit/test_overload_signals unit/test_gate",
     "core/criticality.py": "unit/test_criticality laws/test_criticality"
     " unit/test_admission",
     "core/quotas/quota.py": "unit/test_quota laws/test_quota"
-    " laws/test_invented_customers",
-    "core/quotas/quota_account.py": "unit/test_quota unit/test_costs laws/test_quota",
+    " laws/test_invented_customers loop/test_quotas",
+    "core/quotas/quota_account.py": "unit/test_quota unit/test_costs laws/test_quota"
+    " loop/test_quotas",
     "client/pending.py": "loop/test_balancer unit/test_waiting",
-    "server/overload/gate.py": "unit/test_gate loop/test_requests",
+    "server/overload/gate.py": "unit/test_gate loop/test_requests loop/test_run_queue",
     "server/overload/run_queue.py": "loop/test_run_queue",
     "subsets/ring.py": "unit/test_subsets_ring unit/test_subsets"
     " unit/test_subsets_golden",
@@ -94,6 +104,8 @@ def changes(node: ast.AST) -> Iterator[str]:
         case ast.If():
             yield "always"
             yield "never"
+        case ast.Return(value=ast.Constant(value=value)) if not value:
+            pass  # nothing is as false
         case ast.Return(value=ast.expr()):
             yield "nothing"
 
@@ -139,19 +151,37 @@ def in_order(tree: ast.AST) -> Iterator[ast.AST]:
         yield from in_order(child)
 
 
+def left_out(node: ast.AST) -> Iterator[ast.AST | None]:
+    """What no mutant is made of: what names types, what is told to people alone, and
+    constants in capitals, which are tuned by simulation and which tests name."""
+    yield getattr(node, "annotation", None)
+    yield getattr(node, "returns", None)
+    match node:
+        case ast.FunctionDef(name="__repr__"):
+            yield node
+        case ast.Assign(targets=[ast.Name(id=name), *_]) if name.isupper():
+            yield node
+        case ast.Assign(targets=[ast.Tuple(elts=[ast.Name(id=name), *_]), *_]) if (
+            name.isupper()
+        ):
+            yield node
+        case ast.Call(func=ast.Name(id="dataclass")):
+            yield node
+
+
 def mutants(source: str) -> list[tuple[int, str, int]]:
-    """Number of the node, change, and line; not of what only names types."""
+    """Number of the node, change, and line."""
     found = []
     tree = ast.parse(source)
-    hints = {
+    outside = {
         id(inner)
         for node in ast.walk(tree)
-        for hint in (getattr(node, "annotation", None), getattr(node, "returns", None))
-        if hint is not None
-        for inner in ast.walk(hint)
+        for one in left_out(node)
+        if one is not None
+        for inner in ast.walk(one)
     }
     for number, node in enumerate(in_order(tree)):
-        if id(node) not in hints:
+        if id(node) not in outside:
             line = getattr(node, "lineno", 0)
             found += [(number, change, line) for change in changes(node)]
     return found
@@ -176,7 +206,8 @@ def run_tests(module: str, number: int, change: str) -> int:
     quiet += ["-W", "ignore:Module already imported"]  # by `preload`
     laws = ["--hypothesis-profile=quick", "--hypothesis-seed=0"]
     files = [f"tests/{name}.py" for name in TESTS[module].split()]
-    return int(pytest.main([*quiet, *laws, *files]))
+    own = ["--doctest-modules", f"lbclient/{module}"]
+    return int(pytest.main([*quiet, *laws, *own, *files]))
 
 
 def is_noticed(module: str, number: int, change: str, limit: float) -> bool:
