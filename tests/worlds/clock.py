@@ -18,6 +18,7 @@ from random import Random
 from typing import Any
 
 EPOCH = 1_800_000_000.0  # what time.time() says when a world begins
+MANY_TIMERS, MOST_CANCELLED = 100, 0.5  # of asyncio, before it drops cancelled ones
 SPIN = 20_000  # turns of loops in one instant: somebody goes round without waiting
 
 
@@ -98,27 +99,47 @@ class ProcessLoop(asyncio.SelectorEventLoop):
         whose = context.get("task") or context.get("future")
         self.errors.append(f"{context['message']}: {error!r} {whose!r}")
 
-    def due(self) -> float:
-        """When it has something to do."""
-        if self._ready:  # type: ignore[attr-defined]
-            at = self.clock.now
-        elif self._scheduled:  # type: ignore[attr-defined]
-            at = self._scheduled[0].when()  # type: ignore[attr-defined]
-        else:
-            return inf
-        return max(at, self.blocked_until)
-
     def turn(self) -> None:
         """Runs what is due, once."""
         events._set_running_loop(self)
         try:
-            self._run_once()  # type: ignore[attr-defined]
+            self._run_due()
         finally:
             events._set_running_loop(None)
             self.work(self.turn_takes)
             if self._working:
                 self.block(self._working)
                 self._working = 0.0
+
+    def _run_due(self) -> None:
+        """As `BaseEventLoop._run_once`, but for what a loop without sockets spares."""
+        scheduled: list[Any] = self._scheduled  # type: ignore[has-type]
+        ready: Any = self._ready  # type: ignore[attr-defined]
+        if len(scheduled) > MANY_TIMERS and (
+            self._timer_cancelled_count  # type: ignore[has-type]
+            > MOST_CANCELLED * len(scheduled)
+        ):
+            kept = []
+            for timer in scheduled:
+                if timer._cancelled:
+                    timer._scheduled = False
+                else:
+                    kept.append(timer)
+            heapq.heapify(kept)
+            self._scheduled, self._timer_cancelled_count = kept, 0
+            scheduled = kept
+        while scheduled and scheduled[0]._cancelled:
+            self._timer_cancelled_count -= 1
+            heapq.heappop(scheduled)._scheduled = False
+        end = self.clock.now + self._clock_resolution  # type: ignore[attr-defined]
+        while scheduled and scheduled[0]._when < end:
+            timer = heapq.heappop(scheduled)
+            timer._scheduled = False
+            ready.append(timer)
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled:
+                handle._run()
 
     async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> Any:
         """Hosts of a world are numbers already."""
@@ -199,14 +220,26 @@ class Clock:
                 self.now = max(self.now, until)
                 return
 
-    def _step(self, until: float) -> bool:
-        due, first = inf, []
-        for loop in self.loops:
-            at = loop.due()
+    def _next(self) -> tuple[float, list[ProcessLoop]]:
+        """When a loop has something to do, and which ones have."""
+        now, due = self.now, inf
+        first: list[ProcessLoop] = []
+        for loop in self.loops:  # when each has something to do
+            if loop._ready:  # type: ignore[attr-defined]
+                at = now
+            elif loop._scheduled:
+                at = loop._scheduled[0]._when
+            else:
+                continue
+            at = max(at, loop.blocked_until)
             if at < due:
                 due, first = at, [loop]
-            elif at == due < inf:
+            elif at == due:
                 first.append(loop)
+        return due, first
+
+    def _step(self, until: float) -> bool:
+        due, first = self._next()
         event_at = self._events[0][0] if self._events else inf
         at = min(due, event_at)
         if at > until or at == inf:

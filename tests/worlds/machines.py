@@ -69,7 +69,7 @@ def clean_up(loops: list[ProcessLoop]) -> None:
         for task in asyncio.all_tasks(loop):
             task._log_destroy_pending = False  # type: ignore[attr-defined]
         loop._ready.clear()  # type: ignore[attr-defined]
-        loop._scheduled.clear()  # type: ignore[attr-defined]
+        loop._scheduled.clear()
         loop.forget()
     task = None
     gc.collect()  # and what nobody retrieved is told now

@@ -370,7 +370,7 @@ class ServerWorld:
                 self.left.append(f"{loop.name} has not stopped")
             tasks = [one for one in asyncio.all_tasks(loop) if not one.done()]
             self.left += [f"a task of {loop.name}: {one!r}" for one in tasks]
-            timers: Any = loop._scheduled  # type: ignore[attr-defined]
+            timers: Any = loop._scheduled
             self.left += [repr(one) for one in timers if not one.cancelled()]
         for loop, _ in leaving:
             if self.datagrams.is_used_by(loop):

@@ -555,7 +555,7 @@ class World:
         client, callers = self.client, self.caller.tasks
         tasks = [one for one in asyncio.all_tasks(client) if one not in callers]
         self.left_tasks = [repr(task) for task in tasks]
-        timers = client._scheduled  # type: ignore[attr-defined]
+        timers = client._scheduled
         self.left_timers = [repr(one) for one in timers if not one.cancelled()]
         self.left_connections = [one.host.address for one in self.network.connections]
         for machine in self.machines.values():
