@@ -452,3 +452,106 @@ def test_a_new_task_is_tried_after_the_first_pause_as_the_old_one_was() -> None:
     first = SILENT_AFTER + RETRIES.after(1)
     assert known.review_in(10.0) == pytest.approx(first - 10.0)
     assert addresses(known) == numbered(2)
+
+
+def test_connections_to_a_shared_port_have_equal_parts_of_the_weight() -> None:
+    for count in (2, 3):
+        known = TaskWorkers()
+        known.learn(SHARED, ToldWorkers(GROUP, (), count), 0.0)
+        weights = [each.weight for each in known.expand(TASK)]
+        assert weights == [TASK.weight / count] * count
+
+
+def test_a_new_task_without_own_ports_takes_the_place_of_the_old() -> None:
+    known = TaskWorkers()
+    known.learn(SHARED, ToldWorkers(GROUP, (), 2), 0.0)
+    assert known.learn(SHARED, ToldWorkers(OTHER, (), 3), 1.0)
+    assert addresses(known) == numbered(2, 3)
+
+
+def test_without_own_ports_the_connection_without_a_worker_goes_first() -> None:
+    known = TaskWorkers()
+    known.learn(SHARED, ToldWorkers(GROUP, (), 3), 0.0)
+    has_one = {SHARED: 11, f"{SHARED}#3": 13}
+    known.learn(SHARED, ToldWorkers(GROUP, (), 2), 1.0, lambda one: has_one.get(one, 0))
+    assert addresses(known) == numbered(3)
+
+
+def test_while_own_ports_are_tried_there_is_one_connection_to_the_shared_one() -> None:
+    known = TaskWorkers()
+    known.learn(SHARED, told(1, 2), 0.0)
+    assert known.learn(SHARED, told(1, 3), 1.0)
+    assert addresses(known) == [SHARED, "10.0.0.1:1", "10.0.0.1:3"]
+
+
+def test_where_all_is_well_nothing_is_tried_again() -> None:
+    known = TaskWorkers()
+    known.learn(SHARED, ToldWorkers(GROUP, (), 2), 0.0)
+    for now in (10.0, 100.0):
+        assert known.review(only_shared, now) == (False, [])
+        assert known.review_in(now) is None
+
+
+def test_dropped_connections_rest_while_nobody_calls() -> None:
+    known, second = TaskWorkers(), f"{SHARED}#2"
+    known.learn(SHARED, ToldWorkers(GROUP, (), 2), 0.0)
+    while known.lands(second, 11, lambda _: 11) is not Landing.DROPPED:
+        pass
+    known.review(only_shared, 0.0)
+    due = RETRIES.after(1)
+    assert known.review({SHARED: State.INACTIVE}.get, due) == (False, [])
+    assert known.review_in(due) == pytest.approx(RETRIES.first)
+
+
+def test_who_is_no_connection_of_a_known_task_lands_alone(workers: TaskWorkers) -> None:
+    assert workers.lands("10.0.0.9:1", 11, lambda _: 11) is Landing.ALONE
+    assert workers.lands(SHARED, 11, lambda _: 11) is Landing.ALONE  # it is reached
+    known = given_up(1, 2)
+    assert known.lands(f"{SHARED}#2", 0, lambda _: 0) is Landing.ALONE  # not told yet
+
+
+def test_while_one_is_dropped_the_others_do_not_shorten_its_pause() -> None:
+    known, third = TaskWorkers(), f"{SHARED}#3"
+    known.learn(SHARED, ToldWorkers(GROUP, (), 3), 0.0)
+    second, now = f"{SHARED}#2", 0.0
+    for number in (1, 2):
+        at = {SHARED: 11, second: 12, third: 11}
+        while lands_at(known, third, at) is not Landing.DROPPED:
+            pass
+        assert lands_at(known, second, at) is Landing.ALONE
+        known.review(only_shared, now)
+        assert known.review_in(now) == pytest.approx(RETRIES.after(number))
+        now += RETRIES.after(number)
+        assert known.review(only_shared, now) == (True, [])
+
+
+def test_a_new_task_does_not_wait_for_the_long_pause_of_the_old_one() -> None:
+    known, now = given_up(1, 2), SILENT_AFTER
+    for number in (2, 3):
+        now += RETRIES.after(number - 1)
+        assert known.review(only_shared, now) == (True, [])
+        now += SILENT_AFTER
+        assert known.review(only_shared, now) == (True, [SHARED])
+    assert known.learn(SHARED, told(3, 4, group=OTHER), now)
+    assert known.review_in(now) == pytest.approx(RETRIES.after(1))
+    now += RETRIES.after(1)
+    assert known.review(only_shared, now) == (True, [])
+    now += SILENT_AFTER
+    assert known.review(only_shared, now) == (True, [SHARED])
+    assert known.review_in(now) == pytest.approx(RETRIES.after(2))
+
+
+def test_a_task_that_was_reached_begins_anew_when_it_is_not() -> None:
+    known = given_up(1, 2)
+    now = SILENT_AFTER + RETRIES.after(1)
+    assert known.review(only_shared, now) == (True, [])
+    assert known.reached("10.0.0.1:1")
+    assert known.learn("10.0.0.1:1", told(1, 3), now)
+    assert known.review(only_shared, now) == (True, [])
+    assert addresses(known) == [SHARED, "10.0.0.1:1", "10.0.0.1:3"]
+
+
+def test_ports_that_nobody_was_to_connect_to_are_not_given_up() -> None:
+    known = TaskWorkers()
+    known.learn(SHARED, told(1, 2), 0.0)
+    assert known.review({SHARED: State.READY}.get, 2 * SILENT_AFTER) == (False, [])
