@@ -84,9 +84,16 @@ def test_a_stranger_at_an_own_port_is_no_worker(workers: TaskWorkers) -> None:
 
 
 @pytest.mark.parametrize(
-    "address", ["unix:/run/search", "unix:50051", "unix-abstract:7"]
+    "address",
+    [
+        "unix:/run/search",
+        "unix:50051",
+        "unix-abstract:7",
+        "search.prod",
+        "search.prod:grpc",
+    ],
 )
-def test_there_are_no_ports_beside_a_path(address: str) -> None:
+def test_there_are_no_ports_beside_what_has_none(address: str) -> None:
     known = TaskWorkers()
     assert not known.learn(address, told(1, 2), 0.0)
     assert known.expand(Endpoint(address)) == (Endpoint(address),)
