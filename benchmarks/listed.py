@@ -206,6 +206,10 @@ BENCHMARKS = (
         shows="Hot keys, simulated: balance, and calls on first choices.",
     ),
     Listed(
+        section=SCALE, name="hot_key", module="hot_key",
+        shows="A key at three times the capacity of its backend, and the other keys.",
+    ),
+    Listed(
         section=SCALE, name="engines", module="engines", short=("--quick",),
         shows="Cache-aware routing on modelled inference engines, beside other "
         "pickers.",
