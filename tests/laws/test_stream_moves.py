@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lbclient.core.routing.stream_moves import (
+    ENOUGH,
     HOLD,
     PATIENCE,
     BackendStreams,
@@ -55,7 +56,7 @@ class Fleet:
     ) -> None:
         streams[name] -= 1
         self.moved += 1
-        if sum(streams.values()) >= 4 * len(names):
+        if sum(streams.values()) >= ENOUGH * len(names):
             to = min(names, key=lambda one: (streams[one], self.rng.random()))
         else:
             share = sum(told.values()) / len(names)
@@ -79,6 +80,15 @@ def test_a_fleet_that_grows_is_even_within_a_minute_by_the_least_moves(
     for second in range(60, 120):
         fleet.look(12, float(second))
     assert fleet.moved <= moved + 5  # it stops
+
+
+def test_two_clients_of_few_streams_even_them_out_too() -> None:
+    fleet = Fleet(2, 40, 8, 1)
+    for second in range(60):
+        fleet.look(12, float(second))
+    counts = [fleet.total()[name] for name in NAMES]
+    assert max(counts) <= 1.25 * 80 / 12  # it was 1.5
+    assert fleet.moved <= 80 * 4 / 12
 
 
 def test_clients_of_one_stream_each_move_their_part_of_the_surplus() -> None:
