@@ -50,6 +50,20 @@ class OpenStream:
         self.asked_at: float | None = None
 
 
+class _OnBackend:
+    """The streams of one backend, oldest first. `going` were asked and are not gone,
+    and `movable` can be asked: all but these and those with a key."""
+
+    __slots__ = ("going", "movable", "streams")
+
+    def __init__(self) -> None:
+        self.streams: dict[OpenStream, None] = {}
+        self.going = self.movable = 0
+
+
+NONE = _OnBackend()
+
+
 class ResumableStreams:
     """The resumable streams of a channel. Owned by a balancer.
 
@@ -74,7 +88,7 @@ class ResumableStreams:
         self._clock = context.clock
         self._label = context.label
         self._rng = rng
-        self._open: dict[Node, dict[OpenStream, None]] = {}  # oldest first
+        self._open: dict[Node, _OnBackend] = {}
         self._going: dict[OpenStream, None] = {}  # asked, in this order, and not gone
         self._has_failed = False
         self._look = Alarm(context.tasks, self._look_at_all)
@@ -84,26 +98,37 @@ class ResumableStreams:
     ) -> None:
         """A stream is on its way to a backend; `inner` is grpc.aio's call."""
         stream = OpenStream(call, backend, keyed)
-        self._open.setdefault(backend, {})[stream] = None
+        found = self._open.get(backend)
+        if found is None:
+            found = self._open[backend] = _OnBackend()
+        found.streams[stream] = None
+        found.movable += not keyed
         self.count += 1
         inner.add_done_callback(partial(self._over, stream))
         if not self._look.is_set():
             self._look.set(LOOKS.varied(LOOKS.first, self._rng))
 
     def _over(self, stream: OpenStream, _: Any) -> None:
-        self._going.pop(stream, None)
+        found = self._open[stream.backend]
+        del found.streams[stream]
         self.count -= 1
-        streams = self._open[stream.backend]
-        del streams[stream]
-        if not streams:
+        if stream.asked_at is None:
+            found.movable -= not stream.is_bound
+        else:
+            self._forget_going(stream)
+        if not found.streams:
             del self._open[stream.backend]
+
+    def _forget_going(self, stream: OpenStream) -> None:
+        """It has gone, or it stays."""
+        if stream in self._going:
+            del self._going[stream]
+            self._open[stream.backend].going -= 1
 
     def _own(self, node: Node) -> tuple[int, int]:
         """This client's streams on a backend, and those of them that can be asked."""
-        streams = self._open.get(node, {})
-        going = sum(1 for one in self._going if one.backend is node)
-        movable = sum(one.asked_at is None and not one.is_bound for one in streams)
-        return len(streams) - going, movable
+        found = self._open.get(node, NONE)
+        return len(found.streams) - found.going, found.movable
 
     # --- who is asked -------------------------------------------------------------
 
@@ -115,7 +140,7 @@ class ResumableStreams:
         for stream in list(self._going):
             asked_at = stream.asked_at
             if asked_at is not None and now - asked_at >= PATIENCE:
-                del self._going[stream]
+                self._forget_going(stream)
         asked = self._moves.to_ask(self._seen(now), len(self._going), now)
         for backend, count in asked.items():
             self._ask_some(backend, count, now)
@@ -140,19 +165,22 @@ class ResumableStreams:
     def _own_of_leaving(self, backend: "Backend") -> tuple[int, int]:
         """Those with a key can be asked, too: it has another backend now."""
         own, _ = self._own(backend)
-        streams = self._open.get(backend, {})
+        streams = self._open.get(backend, NONE).streams
         return own, sum(one.asked_at is None for one in streams)
 
     def _ask_some(self, backend: "Backend", count: int, now: float) -> None:
         leaves = backend.state is State.LAME_DUCK
         leaves = leaves or self._connections.is_draining(backend)
-        for stream in list(self._open.get(backend, {})):
+        found = self._open.get(backend, NONE)
+        for stream in list(found.streams):
             if count <= 0:
                 return
             if stream.asked_at is None and (leaves or not stream.is_bound):
                 count -= 1
                 stream.asked_at = now
                 self._going[stream] = None
+                found.going += 1
+                found.movable -= not stream.is_bound
                 self.asked += 1
                 self._ask(stream)
 
