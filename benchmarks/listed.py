@@ -210,6 +210,10 @@ BENCHMARKS = (
         shows="A key at three times the capacity of its backend, and the other keys.",
     ),
     Listed(
+        section=SCALE, name="streams", module="streams", short=QUICK,
+        shows="Long streams on a fleet that grows: evenness, and how many move.",
+    ),
+    Listed(
         section=SCALE, name="engines", module="engines", short=("--quick",),
         shows="Cache-aware routing on modelled inference engines, beside other "
         "pickers.",
