@@ -86,7 +86,7 @@ def simulated(
     scenario = Scenario(
         clients=CLIENTS, backends=BACKENDS, subset_size=BACKENDS, cores=CORES,
         speeds=SPEEDS, cost=COST, round_trip=round_trip, full=10_000, timeout=30.0,
-        smoothing=SMOOTHING, health_interval=HEALTH_INTERVAL / 2.0, runnable=True,
+        smoothing=SMOOTHING, health_interval=HEALTH_INTERVAL / 2.0, told="runnable",
         warm_up=SETTLE, window=seconds,
     )  # fmt: skip
     times, clients, costs = zip(*sorted(requests(seed, SETTLE + seconds)), strict=True)

@@ -354,7 +354,8 @@ class WeightedLeastLoaded:
             if active is not None:
                 # The backend counted those of ours that it had: not what we sent since.
                 counted = load.in_flight - load.sent_since_report
-                if counted > 2 * active + TUNING.margin:
+                all_there = active if report.active is None else report.active
+                if counted > 2 * all_there + TUNING.margin:
                     self._doubt(candidate)
                 now = load.reported_at
                 if now >= self._deaf_until and now >= candidate.doubted_until:

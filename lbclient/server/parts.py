@@ -103,7 +103,7 @@ class Parts:
             task = self._task_cpu.read(now)
             self.reporter.utilizations = used, task
             used = max(used, task)
-        self.reporter.sample(now, used)
+        self.reporter.sample(now, used, self.sampler.cpus)
 
     def limit(self, requests: int) -> None:
         """Limits the requests that are served at a time, of a worker's whole task."""

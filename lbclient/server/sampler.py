@@ -69,6 +69,11 @@ class Sampler:
                 sample(now, cpu)
 
     @property
+    def cpus(self) -> float:
+        """That the process may use, as last read."""
+        return self._contention.cpus
+
+    @property
     def failures(self) -> int:
         """Samples that failed."""
         return self._tasks.failures

@@ -372,8 +372,12 @@ class SimulatedBackend:
                 self._latencies.note(others, now - arrived_at)
         reports = self.reports
         if reports.is_exact:
+            waiting, active = reports.waiting, self._active
+            told = None
+            if waiting is not None and waiting.count:
+                told = waiting.runnable(active)
             rest = 0.0, 0, reports.refused, NO_METRICS
-            said = *reports.said, self._active, None, None, *rest
+            said = *reports.said, active, told, None, *rest
             report: LoadReport | None = _NEW(LoadReport, said)
         else:
             report = reports.report_with_answer(self._active, len(self._running))
@@ -414,7 +418,9 @@ class SimulatedBackend:
             self._sample_shares(self._refused_shares, now)
         used, self._sampled = self.busy - self._sampled, self.busy
         active, runnable = self._active, len(self._running)
-        self.reports.sample(used, self._finished, self._failed, now, active, runnable)
+        self.reports.sample(
+            used, self._finished, self._failed, now, active, runnable, self._cores
+        )
         self._finished = self._failed = 0
 
     def _sample_shares(self, shares: RefusedShares, now: float) -> None:
@@ -436,8 +442,10 @@ class SimulatedBackend:
         latency = self._latencies.at(self._active)
         reports = self.reports
         if reports.is_exact:
+            waiting, active = reports.waiting, self._active
+            told = None if waiting is None else waiting.runnable(active)
             rest = latency, 0, reports.refused, NO_METRICS
-            said = *reports.said, self._active, None, None, *rest
+            said = *reports.said, active, told, None, *rest
             return _NEW(LoadReport, said)
         report = self.report()
         return report and report._replace(latency=latency)

@@ -5,6 +5,7 @@ from random import Random
 
 from lbclient.core.counting.ewma import Ewma
 from lbclient.core.model import LoadReport
+from lbclient.core.report.waiting import Waiting
 from lbclient.sim.scenario import Scenario
 
 TICK = 0.1  # seconds between two samples of what is reported; as servers do
@@ -18,6 +19,7 @@ class SimulatedReports:
     `said` are utilization, requests and errors a second, as last sampled. `is_exact`:
     reports have just these values, immediately and always. `refused` is the share that
     the backend refuses, by criticality, which the backend writes; None: unknown.
+    `waiting` estimates who waits, as a server does; None: this one does not.
     """
 
     __slots__ = (
@@ -33,6 +35,7 @@ class SimulatedReports:
         "is_exact",
         "refused",
         "said",
+        "waiting",
     )
 
     def __init__(self, scenario: Scenario, smoothing: float, rng: Random) -> None:
@@ -43,8 +46,9 @@ class SimulatedReports:
             or scenario.rates_delay
             or scenario.report_loss
             or scenario.report_noise
-            or scenario.runnable
+            or scenario.told == "runnable"
         )
+        self.waiting: Waiting | None = Waiting() if scenario.told == "known" else None
         self._scenario = scenario
         self._rng = rng
         self._utilization = Ewma(smoothing)
@@ -72,9 +76,12 @@ class SimulatedReports:
         now: float,
         active: int,
         runnable: int,
+        cores: int = 1,
     ) -> None:
         """Every `TICK`: smooths what is reported, as a server does. `used` is in
         seconds of all processors; `finished` and `failed` count since the last time."""
+        if self.waiting is not None:
+            self.waiting.sample(now, active, used / TICK, cores)
         self._utilization.update(used / TICK, now)
         self._qps.update(finished / TICK, now)
         self._eps.update(failed / TICK, now)
@@ -108,7 +115,10 @@ class SimulatedReports:
         return self.report(active, runnable)
 
     def _honest(self, active: int, runnable: int) -> LoadReport:
-        told = runnable if self._scenario.runnable else None
+        if self.waiting is not None:
+            told = self.waiting.runnable(active)
+        else:
+            told = runnable if self._scenario.told == "runnable" else None
         return LoadReport(*self.said, active, told, refused=self.refused)
 
     def __repr__(self) -> str:

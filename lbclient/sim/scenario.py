@@ -19,6 +19,7 @@ from lbclient.subsets import ALGORITHMS
 
 LOCALITIES = ("spill", "strict", "off")
 COSTS = ("lognormal", "exponential", "normal", "heavy", "equal")
+TOLD = ("known", "runnable", "nothing")
 UNLIMITED = 10**9  # requests in flight: as good as no limit
 
 
@@ -98,7 +99,9 @@ class Scenario:
 
     smoothing: float = 2.0  # of what is reported, see ServerConfig
     health_interval: float = 5.0  # a report comes at least as often
-    runnable: bool = False  # reports tell who waits for a processor
+    # Of requests in flight, beside their number: who runs or wants to as far as a
+    # server can know it by its own figures; or exactly, "runnable"; or "nothing".
+    told: str = "known"
     report_delay: float = 0.0  # of all that is reported
     rates_delay: float = 0.0  # of what is sampled, but not of counted requests
     report_loss: float = 0.0  # share of the responses without a report
@@ -125,6 +128,8 @@ class Scenario:
             _check(field.name, getattr(self, field.name), field.default)
         if self.costs not in COSTS:
             raise ConfigError("costs", self.costs, f"one of {', '.join(COSTS)}")
+        if self.told not in TOLD:
+            raise ConfigError("told", self.told, f"one of {', '.join(TOLD)}")
         if self.subset not in ALGORITHMS:
             wanted = f"one of {', '.join(ALGORITHMS)}"
             raise ConfigError("subset", self.subset, wanted)

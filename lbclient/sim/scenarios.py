@@ -248,8 +248,8 @@ SCENARIOS: dict[str, Scenario] = {
     "long_waits": LONG_WAITS,
     "long_waits_told": replace(
         LONG_WAITS,
-        summary="the same, and reports tell who does not wait",
-        runnable=True,
+        summary="the same, and servers are told who does not wait",
+        told="runnable",
     ),
     "far": replace(
         SMALL,

@@ -91,6 +91,16 @@ def test_what_a_task_does_not_tell_is_not_in_the_mean() -> None:
     assert silent.mean(0.0) == LoadReport(qps=9.0)
 
 
+def test_a_task_without_requests_that_wait_tells_only_all_of_them() -> None:
+    address = SharedAddress()
+    for at, (task, active, runnable) in enumerate([(A, 30, 2), (B, 4, None)] * 2):
+        report = LoadReport(active=active, runnable=runnable, task_id=task)
+        address.observe(report, at, at)
+    mean = address.mean(3.0)
+    assert mean is not None
+    assert (mean.active, mean.runnable) == (17, 3)
+
+
 def test_the_mean_of_one_report_has_all_its_numbers() -> None:
     refused = (0.75, 0.5, 0.25, 0.0)
     told = {"named_metrics.pool": 0.5}

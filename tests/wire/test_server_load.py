@@ -20,6 +20,7 @@ from grpc import StatusCode
 
 from lbclient import wire
 from lbclient.config import ServerConfig
+from lbclient.core.model import LoadReport
 from lbclient.server import Server
 from lbclient.server.report.request_tally import MethodTally
 from lbclient.server.sampler import SAMPLE_INTERVAL
@@ -360,6 +361,36 @@ async def test_the_applications_utilization_goes_with_the_cpus(host: Host) -> No
     assert report.utilization == pytest.approx(0.75)
     assert report.runnable == 3
     assert server.statistics().utilization == pytest.approx(0.75)
+
+
+async def test_requests_that_wait_are_not_told_as_runnable(host: Host) -> None:
+    release = asyncio.Event()
+
+    async def handle(request: bytes, context: Any) -> bytes:
+        if request == b"wait":
+            await release.wait()
+        return request
+
+    config = ServerConfig(utilization=lambda: 0.1, utilization_replaces=True)
+    server, method, _ = await hosted(host, handle, config=config)
+    waiting = [method(b"wait") for _ in range(30)]
+    await eventually(lambda: server.statistics().active == 30)
+
+    async def told() -> LoadReport:
+        call = method(b"x")
+        await call
+        report = wire.find_report(await call.trailing_metadata())
+        assert report is not None
+        assert report.active == 30
+        return report
+
+    runnable: int | None = None
+    while runnable is None or runnable > 10:
+        await asyncio.sleep(0.1)
+        runnable = (await told()).runnable
+    release.set()
+    for call in waiting:
+        await call
 
 
 @pytest.mark.parametrize(

@@ -115,6 +115,8 @@ def _mean(reports: list[LoadReport]) -> LoadReport | None:
     count = len(rated)
     latencies = [each.latency for each in reports if each.latency]
 
+    tells = any(each.runnable is not None for each in reports)
+
     def told(numbers: list[int | None]) -> int | None:
         known = [number for number in numbers if number is not None]
         return round(sum(known) / len(known)) if known else None
@@ -124,11 +126,16 @@ def _mean(reports: list[LoadReport]) -> LoadReport | None:
         qps=sum(each.qps for each in rated) / count,
         eps=sum(each.eps for each in rated) / count,
         active=told([each.active for each in reports]),
-        runnable=told([each.runnable for each in reports]),
+        runnable=told([_runnable(each) for each in reports]) if tells else None,
         latency=sum(latencies) / (len(latencies) or 1),
         metrics=_mean_metrics([each.metrics for each in reports]),
         refused=_mean_shares([one.refused for one in reports if one.refused]),
     )
+
+
+def _runnable(report: LoadReport) -> int | None:
+    """Who tells none has no requests that wait, as far as it knows."""
+    return report.active if report.runnable is None else report.runnable
 
 
 def _mean_metrics(told: list[Mapping[str, float]]) -> dict[str, float]:

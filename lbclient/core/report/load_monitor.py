@@ -11,6 +11,7 @@ from lbclient.core.counting.ewma import Ewma
 from lbclient.core.model import LoadReport, Verdict
 from lbclient.core.report.latency import LatencyEstimate
 from lbclient.core.report.named_metrics import NamedMetrics
+from lbclient.core.report.waiting import Waiting
 
 Sizes = tuple[int, int]
 """Bytes of all messages of a request: received, and sent."""
@@ -39,6 +40,7 @@ class LoadMonitor:
         "memory",
         "signals",
         "uncounted",
+        "waiting",
     )
 
     def __init__(self, smoothing: float) -> None:
@@ -52,6 +54,7 @@ class LoadMonitor:
         self.uncounted: deque[ServedRequest] = deque()
         self.counted: deque[ServedRequest] = deque()
         self.latencies = LatencyEstimate()
+        self.waiting = Waiting()
         self._ended = 0
         self._finished = 0  # both since the last sample
         self._failed = 0
@@ -87,7 +90,13 @@ class LoadMonitor:
             note(active, took)
         return counted
 
-    def sample(self, now: float, cpu: float, application: float | None = None) -> None:
+    def sample(
+        self,
+        now: float,
+        cpu: float,
+        application: float | None = None,
+        cpus: float = 1.0,
+    ) -> None:
         """Takes the utilization since the last sample, and the rates.
 
         The first sample only starts the clock.
@@ -100,6 +109,8 @@ class LoadMonitor:
         self._eps.update(self._failed / elapsed if elapsed else 0.0, now)
         self._finished = self._failed = 0
         self._cpu.update(cpu, now)
+        used = cpu if application is None else application
+        self.waiting.sample(now, self.active, used, cpus)
         if application is not None:
             self._application.update(application, now)
 
@@ -119,6 +130,7 @@ class LoadMonitor:
             self._qps.value,
             self._eps.value,
             self.active,
+            self.waiting.runnable(self.active),
         )
 
     def __repr__(self) -> str:

@@ -108,6 +108,10 @@ class ContentionMeter:
         self._loop.update(busy, now)
         return max(cpu, busy)
 
+    @property
+    def cpus(self) -> float:
+        return self._cpu.cpus
+
     def note_lag(self, seconds: float, now: float) -> None:
         """A timer of the loop came so late."""
         self._lag.update(max(0.0, seconds), now)

@@ -74,9 +74,10 @@ class Reporter:
         self.ready: dict[int, Trailers] = {}  # by active requests, of this sample
         self._encode()
 
-    def sample(self, now: float, cpu: float) -> None:
+    def sample(self, now: float, cpu: float, cpus: float = 1.0) -> None:
+        """`cpu` is the utilization of `cpus`, or of what limits more."""
         self._tally.sample()
-        self.monitor.sample(now, cpu, self._own.utilization(cpu))
+        self.monitor.sample(now, cpu, self._own.utilization(cpu), cpus)
         if self.fleet_cost.observe(self.monitor.report(), now):
             self._log_cost(now)
         self._encode()
@@ -130,9 +131,13 @@ class Reporter:
 
     def encoded(self, active: int) -> bytes:
         """A serialized `lbclient.v1.LoadReport`, which is an ORCA report too."""
-        live = load_pb2.LoadReport(
-            active_requests=active, runnable_requests=self._own.runnable()
+        own = self._own
+        runnable = (
+            own.runnable()
+            if own.has_runnable
+            else self.monitor.waiting.runnable(active)
         )
+        live = load_pb2.LoadReport(active_requests=active, runnable_requests=runnable)
         return self._sampled + live.SerializeToString()
 
     def trailers(self, active: int | None = None) -> Trailers:

@@ -1,0 +1,74 @@
+"""Requests that wait for seconds do not count as load; a queue always does."""
+
+from random import Random
+
+import pytest
+
+from lbclient.core.model import LoadReport, Outcome, Verdict
+from lbclient.core.report.waiting import GROWTH, LONG, Waiting
+from lbclient.pickers import WeightedLeastLoaded
+from lbclient.testing import fake_nodes
+
+TICK = 0.1
+
+
+def sampled(active: int, utilization: float, cpus: float = 1.0) -> Waiting:
+    waiting = Waiting()
+    for tick in range(600):
+        waiting.sample(tick * TICK, active, utilization, cpus)
+    return waiting
+
+
+def test_who_is_in_flight_beside_idle_processors_waits() -> None:
+    waiting = sampled(active=100, utilization=0.2)
+    assert 95.0 < waiting.count < 100.0
+    assert waiting.runnable(110) == pytest.approx(11, abs=1)
+    assert waiting.runnable(3) == 0
+
+
+@pytest.mark.parametrize("cpus", [1.0, 4.0, 64.0])
+@pytest.mark.parametrize("used", [0.01, 0.3, 0.7, 0.9, 1.0, 1.5])
+def test_what_a_queue_of_that_utilization_has_does_not_wait(
+    used: float, cpus: float
+) -> None:
+    """An M/M/m has at most m u + u / (1 - u) requests in the mean."""
+    queue = cpus * used + used / (1.0 - used) if used < 1.0 else 250.0
+    assert sampled(round(queue), used, cpus).runnable(5) is None
+
+
+def test_a_backend_that_stalls_does_not_look_idle() -> None:
+    """For no processor time its requests take ten times as long from 60 s on."""
+    waiting = sampled(active=20, utilization=0.3)
+    before = waiting.count
+    for tick in range(600, 600 + round(5.0 / TICK)):
+        waiting.sample(tick * TICK, 200, 0.3, 1.0)
+    told = waiting.runnable(200)
+    assert told is not None
+    assert told > 100
+    assert waiting.count < GROWTH * (before + (200 - 20) * 5.0 / LONG)
+
+
+def test_who_waits_is_told_only_where_one_does() -> None:
+    assert sampled(active=1, utilization=0.1).runnable(1) is None
+    assert Waiting().runnable(7) is None
+    assert repr(sampled(active=100, utilization=0.0)) == (
+        "<100.0 of 100.0 requests wait>"
+    )
+
+
+@pytest.mark.parametrize("idle", [0, 1])
+def test_a_client_whose_own_requests_wait_believes_who_tells_fewer(idle: int) -> None:
+    """Its own in flight are more than twice those that run: no count is old for that,
+    and the one that has fewer gets the next."""
+    nodes, choice, now = fake_nodes(2), WeightedLeastLoaded(Random(1)), 100.0
+    for node in nodes:
+        for _ in range(20):
+            node.load.begin()
+    for _ in range(30):
+        now += 0.2
+        choice.pick(nodes, now)
+        for number, node in enumerate(nodes):
+            report = LoadReport(0.5, 100.0, 0.0, 25, 1 if number == idle else 9)
+            node.load.begin()
+            node.load.finish(Outcome(Verdict.SERVED, 0.02, report), now)
+    assert choice.pick(nodes, now) is nodes[idle]
