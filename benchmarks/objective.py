@@ -10,11 +10,11 @@ utilization. Runs are kept in a file, if one is given, and not made twice.
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING, NamedTuple
 
 from benchmarks.harness.figures import BLUE, RED, blank, table
@@ -76,8 +76,24 @@ class Cells:
                     file.write(json.dumps([keys[exponent], *cell]) + "\n")
 
     def mean(self, name: str, load: float, seeds: list[int], exponent: float) -> Cell:
-        cells = [self._known[_key(name, load, seed, exponent)] for seed in seeds]
+        cells = self.of(name, load, seeds, exponent)
         return Cell(*(fmean(column) for column in zip(*cells, strict=True)))
+
+    def of(
+        self, name: str, load: float, seeds: list[int], exponent: float
+    ) -> list[Cell]:
+        return [self._known[_key(name, load, seed, exponent)] for seed in seeds]
+
+    def gains(
+        self, name: str, load: float, seeds: list[int], exponent: float
+    ) -> list[float]:
+        """Of p99 over that of even utilization, for each seed."""
+        both = zip(
+            self.of(name, load, seeds, exponent),
+            self.of(name, load, seeds, 0.0),
+            strict=True,
+        )
+        return [one.p99 / even.p99 for one, even in both]
 
 
 def _key(name: str, load: float, seed: int, exponent: float) -> str:
@@ -106,19 +122,32 @@ def missed(found: Found) -> Iterator[str]:
                     yield f"{name}@{load}, {exponent}: {cell.errors:.2%} errors"
 
 
-def rows(found: Found) -> Iterator[list[str]]:
-    yield ["fleet@load", "favor_fast", "p50, ms", "", "p99, ms", "", "mean", "busiest"]
+def rows(found: Found, cells_of: Cells, seeds: list[int]) -> Iterator[list[str]]:
+    """`x` is in parts of that with 0: of p99 its mean over seeds, with the deviation of
+    one."""
+    yield [
+        "fleet@load",
+        "favor_fast",
+        "p50, ms",
+        "x",
+        "p99, ms",
+        "x",
+        "mean",
+        "busiest",
+    ]
     for name, by_load in found.items():
         for load, cells in by_load.items():
             even = cells[0.0]
             for exponent, cell in cells.items():
+                gains = cells_of.gains(name, load, seeds, exponent)
+                apart = f" ±{stdev(gains):.2f}" if len(gains) > 1 and exponent else ""
                 yield [
                     f"{name}@{load:g}",
                     f"{exponent:g}",
                     f"{1000 * cell.p50:.1f}",
                     f"x{cell.p50 / even.p50:.2f}",
                     f"{1000 * cell.p99:.0f}",
-                    f"x{cell.p99 / even.p99:.2f}",
+                    f"x{fmean(gains):.2f}{apart}",
                     f"{cell.mean:.2f}",
                     f"{cell.busiest:.2f}",
                 ]
@@ -158,7 +187,17 @@ def main() -> int:
     given = parser.parse_args()
     seeds = [int(seed) for seed in given.seed.split(",")]
     loads = [float(load) for load in given.load.split(",")]
-    cells = Cells(given.runs)
+    found = play(Cells(given.runs), seeds, loads)
+    told = {
+        name: {str(load): {str(a): cell._asdict() for a, cell in cells.items()}
+               for load, cells in by_load.items()}
+        for name, by_load in found.items()
+    }  # fmt: skip
+    return conclude(given, told, [*missed(found)], lambda: picture(found[DIVERSE]))
+
+
+def play(cells: Cells, seeds: list[int], loads: Iterable[float] = LOADS) -> Found:
+    """All that is not known yet; prints the table."""
     found: Found = {}
     for name in (DIVERSE, EQUAL):
         for load in loads:
@@ -168,13 +207,8 @@ def main() -> int:
             load: {each: cells.mean(name, load, seeds, each) for each in EXPONENTS}
             for load in loads
         }
-    print(table(rows(found)))
-    told = {
-        name: {str(load): {str(a): cell._asdict() for a, cell in cells.items()}
-               for load, cells in by_load.items()}
-        for name, by_load in found.items()
-    }  # fmt: skip
-    return conclude(given, told, [*missed(found)], lambda: picture(found[DIVERSE]))
+    print(table(rows(found, cells, seeds)))
+    return found
 
 
 if __name__ == "__main__":

@@ -249,6 +249,18 @@ def busy(name: str, load: float) -> Iterator[Target]:
             yield field(name, load, "back", 3.0)
 
 
+def judge(target: Target, runs: Runs) -> list[float]:
+    """Prints the verdict, and returns the figure of each seed."""
+    figures = target.figures(runs)
+    print(
+        f"{'holds ' if fmean(figures) <= target.most else 'MISSED'}  "
+        f"{target.scenario:16} {fmean(figures):7.4f} <= {target.most:<6g} "
+        f"({max(figures):.4f})  {target.what}",
+        flush=True,
+    )
+    return figures
+
+
 def main() -> int:
     parser = parser_of("policies", __doc__)
     parser.add_argument("scenario", nargs="*", help="how its name begins")
@@ -260,15 +272,8 @@ def main() -> int:
     for target in targets():
         if given.scenario and not target.scenario.startswith(tuple(given.scenario)):
             continue
-        figures = target.figures(runs)
-        holds = fmean(figures) <= target.most
+        figures = judge(target, runs)
         found.append((target.scenario, target.what, target.most, figures))
-        print(
-            f"{'holds ' if holds else 'MISSED'}  {target.scenario:16} "
-            f"{fmean(figures):7.4f} <= {target.most:<6g} ({max(figures):.4f})  "
-            f"{target.what}",
-            flush=True,
-        )
     told = [
         Measured(
             name=f"{scenario}: {what}",

@@ -1,6 +1,6 @@
 """How fast the simulator is: requests per second of CPU time, one core.
 
-    python -m benchmarks.simulator
+    python -m benchmarks.simulator speed
 
 With 20 backends for each client, and in a fleet of 1,000 backends and 300 clients. The
 garbage collector is off, as in `lbclient sim`.
@@ -10,7 +10,6 @@ import gc
 from dataclasses import replace
 from time import process_time
 
-from benchmarks.harness.options import parser_of
 from lbclient.pickers import PICKERS
 from lbclient.sim import SCENARIOS, Scenario, simulate
 from lbclient.sim.traffic import draw
@@ -36,7 +35,6 @@ def rates(scenario: Scenario, picker: str) -> tuple[float, float]:
 
 
 def main() -> None:
-    parser_of("simulator", __doc__, json=False).parse_args()
     print(f"{'requests/s':22} {'subset of 20':>13} {'1,000 backends':>15}")
     for picker in PICKERS:
         small, _ = rates(SMALL, picker)
@@ -44,7 +42,3 @@ def main() -> None:
         print(
             f"{picker:22} {small:13,.0f} {large:15,.0f}  ({1 / slower:.1f} s for 1 s)"
         )
-
-
-if __name__ == "__main__":
-    main()

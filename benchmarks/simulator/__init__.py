@@ -1,0 +1,1 @@
+"""What docs/simulator.md claims, run again; see `__main__`."""
