@@ -334,3 +334,22 @@ def test_who_leaves_is_forgotten_and_the_methods_are_bounded() -> None:
     assert repr(next(iter(calls.outliers._latencies.values()))).startswith(
         "<0 of 0 late"
     )
+
+
+def test_one_that_is_seldom_called_is_told_by_its_reports() -> None:
+    """What is usual of it is not known; what it holds is more than the others do."""
+    calls = Calls(spread=0.5)
+
+    def seldom(seconds: float, mean: float) -> None:
+        end = calls.now + seconds
+        while calls.now < end and not calls.ejected():
+            calls.now += 0.1
+            for number, node in enumerate(calls.nodes[1:], start=1):
+                calls.answer(node, number, USUAL)
+            if calls.rng.random() < 0.03 or mean > USUAL:
+                calls.answer(calls.nodes[0], 0, mean)
+
+    seldom(31.0, USUAL)
+    calls.outliers._latencies[FIND].restart(calls.nodes[0])  # type: ignore[union-attr]
+    seldom(5.0, 10.0 * USUAL)
+    assert calls.ejected() == [0]

@@ -52,6 +52,10 @@ class LatencyTuning:
     agreement: float = 5.0  # times the evidence, once the backend's reports agree:
     rise: float = 3.0  # it holds so many times as many requests for its rate ...
     held: float = 1.5  # ... and so many at least
+    # Of who is seldom called no rise is known: it holds so many times as many as the
+    # others, and has been ready for so many seconds.
+    many: float = 3.0
+    warm: float = 30.0
     recent: float = 0.5  # gain, of the last answers and reports
     slow: float = log(3.0)  # what is ejected is later by as much, in the mean
     is_usual: float = 0.1  # share of a trial call that went well
@@ -158,7 +162,7 @@ class MethodLatencies(Generic[N]):
             standing = self._standings[node] = LatencyStanding()
         logarithm = log(max(latency, 1e-6))
         standing.hear(logarithm, report)
-        if standing.count < TUNING.first:
+        if standing.count < TUNING.first and not self._is_known_ill(node, report, now):
             self._learn(standing, logarithm, now)
             return None
         distance = logarithm - self._usual_of(standing)
@@ -183,6 +187,24 @@ class MethodLatencies(Generic[N]):
         return (
             self._lateness(node, standing) if self._is_proven(standing, now) else None
         )
+
+    def _is_known_ill(self, node: N, report: LoadReport | None, now: float) -> bool:
+        """Whether a backend that this client seldom called, and that is not cold, holds
+        many more requests than the others, for its rate and for its utilization.
+
+        A slow machine has them for its rate, a large one for its utilization.
+        """
+        ready_at = node.load.ready_at
+        if report is None or ready_at is None or now < ready_at + TUNING.warm:
+            return False
+        others = [each.load.report for each in self._pool.ready if each is not node]
+        reports = [each for each in others if each is not None and each.active]
+        if not reports or not report.active or report.active < TUNING.held:
+            return False
+        by_rate = median(each.qps / (each.active or 1) for each in reports)
+        by_use = median(each.utilization / (each.active or 1) for each in reports)
+        few = report.active / TUNING.many
+        return report.qps <= by_rate * few and report.utilization <= by_use * few
 
     def _learn(self, standing: LatencyStanding, logarithm: float, now: float) -> None:
         self._count = min(self._count + 1, LEVEL)
