@@ -10,8 +10,8 @@ from lbclient.core.backends.pool import Limits, Pool
 from lbclient.core.counting.call_counts import Method
 from lbclient.core.model import Endpoint, LoadReport, Outcome, State, Verdict
 from lbclient.core.outliers.method_latencies import Lateness
-from lbclient.core.outliers.method_outliers import LATE_TRIALS
-from lbclient.core.outliers.outliers import METHODS, Outliers
+from lbclient.core.outliers.method_outliers import LATE_TRIALS, MOST_TRIALS
+from lbclient.core.outliers.outliers import METHODS, UNUSED, Outliers
 from lbclient.pickers import RoundRobin
 from lbclient.testing import FakeNode
 from lbclient.wire.codes import told_against
@@ -93,7 +93,7 @@ class Calls:
         status: int = 0,
     ) -> None:
         verdict = Verdict.FAILED if status else Verdict.SERVED
-        outcome = Outcome(verdict, took, report, None, not status)
+        outcome = Outcome(verdict, took, report, None, status != DEADLINE_EXCEEDED)
         sent_at = self.now - took
         self.outliers.judge(
             key, node, outcome, status, max(sent_at, 0.5), self.now, lambda: PATHS[key]
@@ -327,6 +327,11 @@ def test_who_leaves_is_forgotten_and_the_methods_are_bounded() -> None:
     for key in range(1000, 1000 + 2 * METHODS):
         PATHS[key] = ("unary_unary", f"/search.Search/{key}")
         calls.run(0.2, well, key)
+    assert len(calls.outliers._latencies) == METHODS
+    assert 1000 in calls.outliers._latencies  # it was used, others are not timed
+    calls.now += UNUSED
+    calls.run(0.2, well, FIND)
+    assert FIND in calls.outliers._latencies
     calls.pool.reconcile((), calls.now)
     for node in calls.nodes:
         calls.outliers.forget(node)
@@ -353,3 +358,16 @@ def test_one_that_is_seldom_called_is_told_by_its_reports() -> None:
     calls.outliers._latencies[FIND].restart(calls.nodes[0])  # type: ignore[union-attr]
     seldom(5.0, 10.0 * USUAL)
     assert calls.ejected() == [0]
+
+
+def test_trial_calls_are_judged_where_errors_were_watched_before() -> None:
+    calls = Calls()
+    calls.now += 0.1
+    calls.end(calls.nodes[5], 0.001, None, status=12)
+    calls.run(30.0, well).run(5.0, gray)
+    assert calls.ejected() == [0]
+    for _ in range(2 * MOST_TRIALS):
+        trial(calls)
+        end_trial(calls, 10.0 * USUAL)
+        assert calls.ejected() == [0]
+    assert calls.outliers.total == 1

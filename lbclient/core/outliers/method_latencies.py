@@ -145,8 +145,9 @@ class LatencyStanding:
 class MethodLatencies(Generic[N]):
     """How long backends take to answer one method. Owned by `Outliers`."""
 
-    def __init__(self, pool: Pool[N]) -> None:
+    def __init__(self, pool: Pool[N], now: float) -> None:
         self._pool = pool
+        self.observed_at = now
         self._usual = UsualLatencies()
         self._standings: dict[N, LatencyStanding] = {}
         self._answers = self._late = 0
@@ -160,6 +161,7 @@ class MethodLatencies(Generic[N]):
         standing = self._standings.get(node)
         if standing is None:
             standing = self._standings[node] = LatencyStanding()
+        self.observed_at = now
         logarithm = log(max(latency, 1e-6))
         standing.hear(logarithm, report)
         if standing.count < TUNING.first and not self._is_known_ill(node, report, now):

@@ -60,10 +60,10 @@ class MethodWatch(Generic[N]):
         pool: Pool[N],
         rng: Random,
         note: Callable[[Method, N, Ejection | None], None],
-        latencies: MethodLatencies[N] | None = None,
     ) -> None:
         self.method = method
-        self._latencies = latencies
+        # By which trial calls of late backends are judged; None: none was ejected.
+        self._latencies: MethodLatencies[N] | None = None
         self._pool = pool
         self._rng = rng
         self._note = note
@@ -163,8 +163,11 @@ class MethodWatch(Generic[N]):
         ejected = sum(node.state is State.READY for node in self.ejected)
         return ejected < most_ejected(self._pool)
 
-    def eject_late(self, node: N, against: Lateness, now: float) -> None:
+    def eject_late(
+        self, node: N, against: Lateness, latencies: MethodLatencies[N], now: float
+    ) -> None:
         """Ejects a backend that answers late, unless several are ejected already."""
+        self._latencies = latencies
         standing = self.standings.get(node)
         if standing is None:
             standing = self.standings[node] = Standing(node)

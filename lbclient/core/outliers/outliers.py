@@ -88,9 +88,7 @@ class Outliers(Generic[N]):
                 watches, key=lambda it: (bool(it[1].ejected), it[1].last_error_at)
             )
             self._drop(oldest[0])
-        self.watching[key] = MethodWatch(
-            method, self.pool, self._rng, self._note, self._latencies.get(key)
-        )
+        self.watching[key] = MethodWatch(method, self.pool, self._rng, self._note)
 
     def judge(
         self,
@@ -148,8 +146,8 @@ class Outliers(Generic[N]):
         """Compares how long an answer took with those of other backends."""
         node.load.timed_at = now + PERIOD
         if key not in self._latencies:
-            self._time_method(key, method_of_key())
-        latencies = self._latencies[key]
+            self._time_method(key, method_of_key(), now)
+        latencies = self._latencies.get(key)
         if latencies is None or not self._is_of(node, sent_at):
             return
         late = latencies.observe(node, outcome.latency, outcome.report, now)
@@ -158,13 +156,20 @@ class Outliers(Generic[N]):
             return
         if key not in self.watching:
             self.watch(key, method_of_key(), now)
-        self.watching[key].eject_late(node, late, now)
+        self.watching[key].eject_late(node, late, latencies, now)
 
-    def _time_method(self, key: int, method: Method) -> None:
-        if len(self._latencies) >= METHODS:
-            del self._latencies[next(iter(self._latencies))]
-        is_unary = method[0] == UNARY
-        self._latencies[key] = MethodLatencies(self.pool) if is_unary else None
+    def _time_method(self, key: int, method: Method, now: float) -> None:
+        """Begins to compare answers to a method, if it is unary and there is room."""
+        if method[0] != UNARY:
+            self._latencies[key] = None
+            return
+        timed = {k: one for k, one in self._latencies.items() if one is not None}
+        if len(timed) >= METHODS:
+            oldest = min(timed, key=lambda key: timed[key].observed_at)
+            if now - timed[oldest].observed_at < UNUSED:
+                return
+            del self._latencies[oldest]
+        self._latencies[key] = MethodLatencies(self.pool, now)
 
     def _is_of(self, node: N, sent_at: float) -> bool:
         """Whether a call that was sent then is one of the task that is there now."""
