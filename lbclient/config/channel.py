@@ -341,6 +341,14 @@ class ChannelConfig(Sourced):
         source='CACM 2013, "The Tail at Scale": 2 % more requests cut the p99.9 by '
         "96 %.",
     )
+    eject_late: bool = setting(
+        False,
+        SWITCH,
+        help="Whether a backend whose answers to a method come much later than usual, "
+        "while the others' do not, gets only trial calls of the method. For methods "
+        "that take as long whoever asks: not for long polling, nor for keys.",
+        source="Off, as an answer may be late for its request's sake.",
+    )
     propagate_deadline: bool = setting(
         False,
         SWITCH,

@@ -100,7 +100,9 @@ class Fleet:
         self.nodes = self.pool.reconcile(endpoints, 0.0).opened
         for node in self.nodes:
             self.pool.observe(node, State.READY, 0.0)
-        self.outliers = Outliers(self.pool, Random(f"{seed}/outliers"))
+        self.outliers = Outliers(
+            self.pool, Random(f"{seed}/outliers"), ejects_late=True
+        )
         self.picker = PICKERS[picker](Random(f"{seed}/picker"))
         self.rate = rate
         self.got: Counter[int] = Counter()

@@ -1,7 +1,7 @@
 """Backends that answer late: whom the client ejects, and whom it does not."""
 
 from collections.abc import Callable
-from math import exp, log
+from math import exp, inf, log
 from random import Random
 
 import pytest
@@ -54,7 +54,7 @@ class Calls:
         self.nodes = self.pool.reconcile(endpoints, 0.0).opened
         for node in self.nodes:
             self.pool.observe(node, State.READY, 0.0)
-        self.outliers = Outliers(self.pool, Random(1))
+        self.outliers = Outliers(self.pool, Random(1), ejects_late=True)
         self.picker = RoundRobin(Random(1))
         self.now = 1.0
         self.spread = spread
@@ -371,3 +371,61 @@ def test_trial_calls_are_judged_where_errors_were_watched_before() -> None:
         end_trial(calls, 10.0 * USUAL)
         assert calls.ejected() == [0]
     assert calls.outliers.total == 1
+
+
+def test_one_that_is_far_away_is_compared_with_itself_from_the_first() -> None:
+    """Also after each new connection, which may lead to another task."""
+    calls = Calls(spread=0.1)
+    for _ in range(5):
+        calls.run(30.0, lambda number: USUAL * (1.0 if number else 100.0))
+        calls.restart(0)
+    assert calls.outliers.total == 0
+
+
+def test_none_is_ejected_as_late_without_the_setting() -> None:
+    calls = Calls()
+    calls.outliers = Outliers(calls.pool, Random(1))
+    assert calls.run(30.0, well).run(20.0, gray).outliers.total == 0
+    assert not calls.outliers._latencies  # nothing is timed
+    assert all(node.load.timed_at == inf for node in calls.nodes)
+
+
+def test_there_is_room_only_at_those_that_are_not_ejected() -> None:
+    calls = Calls()
+    calls.utilization = dict.fromkeys(range(10), 0.7)
+    calls.run(30.0, well)
+    for number in range(7, 10):  # they fail
+        for _ in range(20):
+            calls.now += 0.1
+            calls.end(calls.nodes[number], USUAL, None, status=12)
+            for other in range(7):
+                calls.answer(calls.nodes[other], other, USUAL)
+    assert calls.ejected() == [7, 8, 9]
+    calls.utilization = dict.fromkeys(range(7), 0.8) | dict.fromkeys(range(7, 10), 0.1)
+    calls.run(20.0, gray)
+    assert calls.ejected() == [7, 8, 9]
+
+
+def test_a_trial_call_that_ends_by_its_deadline_was_late() -> None:
+    calls = Calls().run(30.0, well).run(5.0, gray)
+    trial(calls)
+    sent_at, node = calls.now, calls.nodes[0]
+    calls.now += 2.0
+    calls.outliers.given_up(FIND, node, sent_at, calls.now, is_late=True)
+    [(_, ejection)] = calls.outliers.of(node)
+    assert ejection.failed_at == calls.now
+
+
+def test_a_trial_call_without_end_does_not_let_a_late_backend_in() -> None:
+    calls = Calls().run(30.0, well).run(5.0, gray)
+    for _ in range(3):
+        trial(calls, 200.0)
+        assert calls.ejected() == [0]
+
+
+def test_a_late_backend_is_better_than_too_few_others() -> None:
+    calls = Calls(3).run(30.0, well).run(5.0, gray)
+    assert calls.ejected() == [0]
+    calls.pool.observe(calls.nodes[1], State.CONNECTING, calls.now)
+    calls.outliers.changed(calls.nodes[1], calls.now)
+    assert calls.ejected() == []

@@ -440,7 +440,7 @@ async def test_one_that_answers_late_leaves_the_picks_and_says_why(
 
     caplog.set_level(logging.INFO, "lbclient.balancer")
     tasks = await start_some(4, make)
-    async with await ready_channel(tasks, eventually) as channel:
+    async with await ready_channel(tasks, eventually, eject_late=True) as channel:
         late = tasks[0]
         for task in tasks:
             task.latency = 0.005

@@ -62,7 +62,9 @@ class Backends:
             leaves=self._leaves,
         )
         self.pool = self.connections.pool
-        self.outliers = Outliers(self.pool, context.rng)
+        self.outliers = Outliers(
+            self.pool, context.rng, ejects_late=context.config.eject_late
+        )
         self.idleness = Idleness(
             context, self.connections, calls=counters.total, has_ready=has_ready
         )

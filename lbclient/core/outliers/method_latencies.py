@@ -20,6 +20,7 @@ A backend at its limit is late as well, and weights and counts see to it. So onl
 ejected that is no busier than others, while these have room for its requests.
 """
 
+from collections.abc import Container
 from dataclasses import dataclass
 from math import exp, log
 from typing import Generic, NamedTuple
@@ -214,8 +215,14 @@ class MethodLatencies(Generic[N]):
         standing.learn_usual(logarithm, now)
 
     def _usual_of(self, standing: LatencyStanding) -> float:
+        """As long as its own answers take, or longer where these are few.
+
+        A backend that is far away is compared with itself from the first.
+        """
+        if not standing.count:
+            return self._level
         weight = TUNING.prior / (TUNING.prior + standing.count)
-        return standing.usual + weight * (self._level - standing.usual)
+        return standing.usual + weight * max(0.0, self._level - standing.usual)
 
     def _evidence(self, standing: LatencyStanding, distance: float) -> float:
         if self._usual.total < TUNING.known:
@@ -248,23 +255,23 @@ class MethodLatencies(Generic[N]):
         )
 
     def _lateness(self, node: N, standing: LatencyStanding) -> Lateness | None:
-        """None: it is not that much later, or is busy, or the others have no room."""
+        """None: it is not that much later."""
         others = [one for each, one in self._standings.items() if each is not node]
         known = [one.usual for one in others if one.count >= TUNING.first]
         level = median(known) if known else standing.usual
         at_least = max(self._usual_of(standing), level) + max(0.0, self._usual.mean)
         if standing.recent < at_least + TUNING.slow:
             return None
-        if not self._may_do_without(node):
-            return None
         return Lateness(exp(standing.recent), exp(standing.usual), exp(level))
 
-    def _may_do_without(self, node: N) -> bool:
-        ready = self._pool.ready
-        if len(ready) < TUNING.least_backends:
+    def may_do_without(self, node: N, ejected: Container[N]) -> bool:
+        """Whether a backend that is late is no busier than others, and those that are
+        not `ejected` have room for its requests."""
+        left = [each for each in self._pool.ready if each not in ejected]
+        if len(left) < TUNING.least_backends:
             return False
         own = node.load.utilization()
-        others = [each.load.utilization() for each in ready if each is not node]
+        others = [each.load.utilization() for each in left if each is not node]
         told = [utilization for utilization in others if utilization]
         if not own or not told:
             return False  # whether it is busy is not known

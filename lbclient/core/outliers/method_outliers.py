@@ -171,9 +171,12 @@ class MethodWatch(Generic[N]):
         standing = self.standings.get(node)
         if standing is None:
             standing = self.standings[node] = Standing(node)
+        if standing.ejection is not None:
+            return
         late = sum(ejection.is_late for ejection in self.ejected.values())
         most = max(1, self._pool.counts[State.READY] // LATENCY.most_ejected)
-        if standing.ejection is None and late < most and self._has_room():
+        has_room = late < most and self._has_room()
+        if has_room and latencies.may_do_without(node, self.ejected):
             self.answered_at = self.last_error_at = now
             self._eject(standing, against, LATE_TRIALS, now)
 
@@ -263,7 +266,11 @@ class MethodWatch(Generic[N]):
                 continue
             # A trial that is over, though nobody said how it ended, is made again.
             if ejection.tried_at is not None and node.load.in_flight:
-                self._let_in(self.standings[node], now)
+                standing = self.standings[node]
+                if ejection.is_late:
+                    self._tried(standing, ejection, False, ejection.last_at, now)
+                else:
+                    self._let_in(standing, now)
                 continue
             ejection.tried_at = ejection.last_at = now
             ejection.started = node.load.started
@@ -285,10 +292,17 @@ class MethodWatch(Generic[N]):
         ):
             self._try_at(ejection, now)
 
-    def give_up(self, node: N, sent_at: float, now: float) -> None:
-        """A call to the backend had no answer: as a trial call it showed nothing."""
+    def give_up(
+        self, node: N, sent_at: float, now: float, is_late: bool = False
+    ) -> None:
+        """A call to the backend had no answer: as a trial call it showed nothing, but
+        that it is late again if it was ejected for that, and its deadline passed."""
         ejection = self.ejected.get(node)
-        if ejection is not None and sent_at >= ejection.since:
+        if ejection is None or sent_at < ejection.since:
+            return
+        if ejection.is_late and is_late:
+            self._tried(self.standings[node], ejection, False, sent_at, now)
+        else:
             self._try_in(ejection, ejection.period, now)
 
     def lose(self, node: N, now: float) -> None:
@@ -296,6 +310,16 @@ class MethodWatch(Generic[N]):
         ejection = self.ejected.get(node)
         if ejection is not None and now < ejection.failed_at + TRIALS.first:
             ejection.ended_connection = True
+        self._let_in_late_if_few(now)
+
+    def _let_in_late_if_few(self, now: float) -> None:
+        """A late backend that answers is better than too few that are quick."""
+        others = self._pool.counts[State.READY] - len(self.ejected)
+        if others >= LATENCY.least_backends - 1:
+            return
+        for node, ejection in list(self.ejected.items()):
+            if ejection.is_late:
+                self._let_in(self.standings[node], now)
 
     def restart(self, node: N, now: float) -> None:
         """Notes a new connection: the backend may be another task, and is tried soon.

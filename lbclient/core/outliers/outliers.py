@@ -47,7 +47,8 @@ REVIEW = 10.0  # seconds between two looks at that
 MOST_NEWS = 100  # of ejections that nobody took away
 MOST_TUPLES = 100  # of allowed backends that are kept, one for each set of ejected
 METHODS = 100  # with counts; about 25 kB a backend, which is less than its connection
-TIMED = 0, 4  # OK and DEADLINE_EXCEEDED, which took as long as it was waited for
+DEADLINE_EXCEEDED = 4
+TIMED = 0, DEADLINE_EXCEEDED  # which took as long as it was waited for
 UNARY = "unary_unary"  # of others the duration is not the backend's
 
 
@@ -58,15 +59,19 @@ class Outliers(Generic[N]):
     `watching` has the methods with counts, by a key that the balancer chose; while it
     is empty nobody need tell of what is OK. `count` is how many backends are ejected,
     each for each method, `total` how many ever were. `news` has who was ejected since
-    somebody took it away, or let back in (None).
+    somebody took it away, or let back in (None). It `ejects_late` backends, too: those
+    whose answers come much later than is usual of them.
     """
 
-    def __init__(self, pool: Pool[N], rng: Random) -> None:
+    def __init__(
+        self, pool: Pool[N], rng: Random, *, ejects_late: bool = False
+    ) -> None:
         self.watching: dict[int, MethodWatch[N]] = {}
         self.count = 0
         self.total = 0
         self.news: list[tuple[N, Method, Ejection | None]] = []
         self.pool = pool
+        self._ejects_late = ejects_late
         # None: of a method whose answers are not timed.
         self._latencies: dict[int, MethodLatencies[N] | None] = {}
         self._rng = rng
@@ -107,7 +112,8 @@ class Outliers(Generic[N]):
         if status in TIMED and now >= node.load.timed_at:
             self._time(key, node, outcome, sent_at, now, method_of_key)
         if not outcome.is_answer:
-            self.given_up(key, node, sent_at, now)
+            is_late = status == DEADLINE_EXCEEDED
+            self.given_up(key, node, sent_at, now, is_late=is_late)
             return None
         if status and key not in self.watching:
             self.watch(key, method_of_key(), now)
@@ -144,6 +150,9 @@ class Outliers(Generic[N]):
         method_of_key: Callable[[], Method],
     ) -> None:
         """Compares how long an answer took with those of other backends."""
+        if not self._ejects_late:
+            node.load.timed_at = inf  # it is not asked for again
+            return
         node.load.timed_at = now + PERIOD
         if key not in self._latencies:
             self._time_method(key, method_of_key(), now)
@@ -178,10 +187,13 @@ class Outliers(Generic[N]):
             return False
         return self.pool.nodes.get(node.endpoint.address) is node
 
-    def given_up(self, key: int, node: N, sent_at: float, now: float) -> None:
-        """Learns of a call that ended without an answer of the backend."""
+    def given_up(
+        self, key: int, node: N, sent_at: float, now: float, *, is_late: bool = False
+    ) -> None:
+        """Learns of a call that ended without an answer of the backend. It `is_late` if
+        its deadline had passed."""
         if watch := self.watching.get(key):
-            watch.give_up(node, sent_at, now)
+            watch.give_up(node, sent_at, now, is_late)
 
     def _note(self, method: Method, node: N, ejection: Ejection | None) -> None:
         """Counts an ejection, or with None that a backend was let back in."""
