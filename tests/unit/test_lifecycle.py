@@ -453,7 +453,7 @@ def test_who_sent_goaway_is_expected_back_unless_it_leaves(
     assert take(life, life.sent_goaway()).state is (
         None if was_lame_duck else State.LAME_DUCK
     )
-    assert life.is_expected_back() is not was_lame_duck
+    assert life.is_expected_back() == (not was_lame_duck)
     take(life, life.connected(1.0, INTERVAL))
     take(life, life.lost())
     assert not life.is_expected_back()
@@ -462,7 +462,12 @@ def test_who_sent_goaway_is_expected_back_unless_it_leaves(
 def test_it_is_waking_from_a_call_that_wants_it_until_it_answers(
     life: Lifecycle,
 ) -> None:
+    assert life.answers_checks()
     assert not life.is_waking()
+    take(life, life.lost())
+    assert not life.is_waking()  # it connects, and nobody wanted it
+    take(life, life.connected(0.5, INTERVAL))
+    take(life, life.heard(SERVING, True, 0.5))
     away(life, 1.0)
     assert not life.is_waking()
     step = take(life, life.wanted())
