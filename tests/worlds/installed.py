@@ -57,6 +57,8 @@ class OneCpu:
     """In the place of the meter of CPUs: one for each process, which is all its own,
     and used as the process says by `ProcessLoop.work`."""
 
+    cpus = 1.0
+
     def __init__(self, smoothing: float, busy: Any = None) -> None:
         self._read = 0.0, worked()
 

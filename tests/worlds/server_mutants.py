@@ -154,8 +154,8 @@ SERVER_MUTANTS = [
     Mutant(
         "reports tell half of the load",
         "server/report/reporter.py",
-        "self.monitor.sample(now, cpu, self._own.utilization(cpu))",
-        "self.monitor.sample(now, cpu / 4, self._own.utilization(cpu / 4))",
+        "self.monitor.sample(now, cpu, self._own.utilization(cpu), cpus)",
+        "self.monitor.sample(now, cpu / 4, self._own.utilization(cpu / 4), cpus)",
     ),
     Mutant(
         "a refusal is not counted",
