@@ -23,6 +23,7 @@ class ResumedStream(AsyncIterator[M], Generic[M]):
         self._last: M | None = None
         self._iterator: AsyncIterator[M] | None = None
         self._should_move = self._is_waiting = False
+        self._end: type[BaseException] | None = None  # no other one is opened
 
     def __aiter__(self) -> "ResumedStream[M]":
         return self
@@ -46,6 +47,8 @@ class ResumedStream(AsyncIterator[M], Generic[M]):
 
     def _open(self) -> None:
         """Opens the first stream, or one that goes on where the last one was."""
+        if self._end is not None:
+            raise self._end
         if self.call is not None:
             self.call.cancel()
             self.moved += 1
@@ -57,12 +60,15 @@ class ResumedStream(AsyncIterator[M], Generic[M]):
 
     def move(self) -> None:
         """Moves before the next message is read; at once if that is waited for."""
-        self._should_move = self.call is not None
-        if self._is_waiting:
+        self._should_move = self.call is not None and self._end is None
+        if self._should_move and self._is_waiting:
             self.call.cancel()
 
     def cancel(self) -> None:
-        """Ends the stream that is open, as `call.cancel()` of grpc.aio does."""
+        """Ends the stream that is open, as `call.cancel()` of grpc.aio does. No other
+        one follows."""
+        self._end = self._end or asyncio.CancelledError
+        self._should_move = False
         if self.call is not None:
             self.call.cancel()
 
