@@ -87,3 +87,35 @@ async def test_a_stream_that_is_cancelled_before_its_first_message_is_not_opened
     stream.cancel()
     assert await is_over(stream)
     assert opened == []
+
+
+async def test_a_stream_that_could_not_be_opened_again_is_over() -> None:
+    opened: list[Streamed] = []
+
+    def open_after(last: int | None) -> Streamed:
+        if opened:
+            raise ValueError("no more")
+        opened.append(Streamed(0))
+        return opened[-1]
+
+    stream = lbclient.resumed(open_after)
+    assert await anext(stream) == 1
+    stream.move()
+    with pytest.raises(ValueError, match="no more"):
+        await anext(stream)
+    stream.move()
+    for _ in range(2):
+        with pytest.raises(StopAsyncIteration):
+            await anext(stream)
+    assert stream.moved == 0
+
+
+async def test_a_stream_that_has_ended_does_not_move() -> None:
+    opened: list[Streamed] = []
+    stream = resumed(opened)
+    assert await anext(stream) == 1
+    opened[0].cancel()
+    assert await is_over(stream)
+    stream.move()
+    assert await is_over(stream)
+    assert len(opened) == 1

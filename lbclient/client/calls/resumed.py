@@ -37,9 +37,11 @@ class ResumedStream(AsyncIterator[M], Generic[M]):
             self._is_waiting = True
             try:
                 self._last = message = await self._iterator.__anext__()
-            except asyncio.CancelledError:
-                if not self._should_move or cancellations() > before:
-                    raise  # not ours
+            except BaseException as error:
+                is_ours = isinstance(error, asyncio.CancelledError)
+                if not (is_ours and self._should_move and cancellations() == before):
+                    self._ends_by(StopAsyncIteration)
+                    raise
             else:
                 return message
             finally:
@@ -49,14 +51,22 @@ class ResumedStream(AsyncIterator[M], Generic[M]):
         """Opens the first stream, or one that goes on where the last one was."""
         if self._end is not None:
             raise self._end
-        if self.call is not None:
-            self.call.cancel()
-            self.moved += 1
-        self._should_move = False
+        before, self._iterator, self._should_move = self.call, None, False
+        if before is not None:
+            before.cancel()
         this = weakref.ref(self)  # else the two would keep each other
-        with resumable(lambda: _move(this)):
-            self.call = self._open_after(self._last)
+        try:
+            with resumable(lambda: _move(this)):
+                self.call = self._open_after(self._last)
+        except BaseException:
+            self._ends_by(StopAsyncIteration)
+            raise
         self._iterator = self.call.__aiter__()
+        self.moved += before is not None
+
+    def _ends_by(self, end: type[BaseException]) -> None:
+        self._end = self._end or end
+        self._should_move = False
 
     def move(self) -> None:
         """Moves before the next message is read; at once if that is waited for."""
@@ -67,8 +77,7 @@ class ResumedStream(AsyncIterator[M], Generic[M]):
     def cancel(self) -> None:
         """Ends the stream that is open, as `call.cancel()` of grpc.aio does. No other
         one follows."""
-        self._end = self._end or asyncio.CancelledError
-        self._should_move = False
+        self._ends_by(asyncio.CancelledError)
         if self.call is not None:
             self.call.cancel()
 
