@@ -1,10 +1,13 @@
 """How a stream that moves by itself ends, and what can be one."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
 import lbclient
+from lbclient import ConfigError
 from lbclient.client.calls.resumed import ResumedStream
 
 
@@ -119,3 +122,21 @@ async def test_a_stream_that_has_ended_does_not_move() -> None:
     stream.move()
     assert await is_over(stream)
     assert len(opened) == 1
+
+
+async def numbers(last: int | None) -> AsyncIterator[int]:
+    yield 1
+
+
+def nothing(last: int | None) -> None: ...
+
+
+@pytest.mark.parametrize("open_after", [numbers, nothing])
+async def test_what_is_no_call_of_a_stub_is_refused_as_it_is_opened(
+    open_after: Any,
+) -> None:
+    stream: Any = lbclient.resumed(open_after)
+    with pytest.raises(ConfigError, match=r"open_after = .*: want .* a stub"):
+        await anext(stream)
+    with pytest.raises(StopAsyncIteration):
+        await anext(stream)

@@ -57,7 +57,7 @@ class ResumedStream(AsyncIterator[M], Generic[M]):
         this = weakref.ref(self)  # else the two would keep each other
         try:
             with resumable(lambda: _move(this)):
-                self.call = self._open_after(self._last)
+                self.call = _checked(self._open_after(self._last))
         except BaseException:
             self._ends_by(StopAsyncIteration)
             raise
@@ -85,6 +85,16 @@ class ResumedStream(AsyncIterator[M], Generic[M]):
         return f"<stream that has moved {self.moved} times: {self.call!r}>"
 
 
+def _checked(call: Any) -> Any:
+    """A generator is not cancelled by others, nor is what it calls seen here."""
+    if not (
+        isinstance(call, AsyncIterable) and callable(getattr(call, "cancel", None))
+    ):
+        want = "a function that returns the call of a stub, not a generator around it"
+        raise ConfigError("open_after", call, want)
+    return call
+
+
 def _move(this: "weakref.ref[ResumedStream[Any]]") -> None:
     stream = this()
     if stream is not None:
@@ -100,7 +110,8 @@ def resumed(open_after: Callable[[Any], AsyncIterable[M]]) -> ResumedStream[M]:
     is cancelled between two messages and opened again, on a backend that is picked
     anew. What the old one had sent beyond `last` is not delivered, so the new one has
     to send it. Errors are raised as by the stream itself, and end the iteration. Raises
-    ConfigError for what cannot be called.
+    ConfigError for what cannot be called, and at the first read for a function that
+    returns something else than such a call.
     """
     if not callable(open_after):
         want = "a function of the last message"
