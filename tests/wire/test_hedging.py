@@ -548,6 +548,24 @@ async def test_a_stream_is_hedged_before_its_first_message(how: str) -> None:
     assert (said.calls, said.hedges_won) == ({"OK": 61}, 1)
 
 
+async def test_a_resumable_stream_whose_hedge_won_is_counted_and_asked() -> None:
+    async with fleet() as it:
+        await it.earn()
+        it.behave, it.pause = stall_first, LONG
+        moving = asyncio.Event()
+        with lbclient.resumable(moving.set):
+            call = it.channel.unary_stream(PAGES)(b"", timeout=LONG)
+        assert await call.read() == b"hedge 0"
+        await eventually(lambda: it.cancelled == 1)
+        said = it.channel.statistics
+        await eventually(lambda: said().resumable_streams == 1, said)
+        backend = lbclient.info(call).backend
+        next(host for host in it.hosts if host.address == backend).server.lame_duck()
+        await eventually(moving.is_set, turns=4000)
+        await end([call])
+        await eventually(lambda: said().resumable_streams == 0, said)
+
+
 async def test_a_stream_that_has_begun_is_not_hedged_however_slow_it_is() -> None:
     async with fleet(hedging_delay=LONG) as it:
         await it.earn()

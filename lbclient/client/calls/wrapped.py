@@ -167,9 +167,12 @@ class Call:
         self._attempt_end = AttemptEnd(balancer, attempt, self._finder(), siblings)
         inner.add_done_callback(self._attempt_end)
         if attempts.on_move is not None:
-            hints = attempts.hints
-            keyed = hints is not None and bool(hints.keys)
-            balancer.streams.begun(self, backend, inner, keyed)
+            self._begun_resumable()
+
+    def _begun_resumable(self) -> None:
+        hints, backend = self.attempts.hints, self._lbclient.backend
+        keyed = hints is not None and bool(hints.keys)
+        self._balancer.streams.begun(self, backend, self._inner, keyed)
 
     def _finder(self) -> "Callable[[], Call | None]":
         """How the inner call finds us when it is over. As this keeps us, we stay."""
