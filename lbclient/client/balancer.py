@@ -101,7 +101,9 @@ class Balancer:
         self.guests = KeyGuests(
             context, self.connections, backends.idleness.waking, picker
         )
-        self.streams = ResumableStreams(context, self.connections, self.outliers)
+        self.streams = ResumableStreams(
+            context, self.connections, self.outliers, self._on_loop
+        )
         # Of calls that name none; None: they are sent without one.
         level = config.criticality
         self.criticality = None if level is None else named("criticality", level)

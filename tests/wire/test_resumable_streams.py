@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -252,3 +253,21 @@ async def test_a_stream_with_grpc_aio_itself_is_read_to_its_end() -> None:
         method: Any = task.channel.unary_stream(NUMBERS)
         stream = lbclient.resumed(lambda last: method(last or b"0"))
         assert [message async for message in stream] == [b"1", b"2"]
+
+
+async def test_a_stream_that_another_thread_ends_is_counted_in_the_loop() -> None:
+    """As a collection there does."""
+    async with AsyncExitStack() as stack:
+        (task,) = await hosts(stack, 1)
+        channel = await stack.enter_async_context(
+            lbclient.insecure_channel(f"ipv4:{task.address}")
+        )
+        await channel.channel_ready()
+        with lbclient.resumable(print):
+            call: Any = channel.unary_stream(NUMBERS)(b"0")
+        assert await call.read() == b"1"
+        other = threading.Thread(target=call._inner.cancel)
+        other.start()
+        other.join()  # meanwhile the loop does nothing
+        assert channel.statistics().resumable_streams == 1
+        await eventually(lambda: channel.statistics().resumable_streams == 0)

@@ -6,7 +6,9 @@ asked and opens another, which is picked anew.
 """
 
 import weakref
+from collections.abc import Callable
 from functools import partial
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lbclient.background.tasks import Alarm, is_fatal
@@ -76,13 +78,16 @@ class ResumableStreams:
         context: ChannelContext,
         connections: Connections,
         outliers: Outliers["Backend"],
+        on_loop: Callable[..., None],
     ) -> None:
+        """`on_loop` does what another thread asks for. Made in the loop's thread."""
         config, rng = context.config, context.rng
         self.picker = FewestStreams(rng, config.slow_start, self._own)
         self.count = self.asked = 0
         self._moves: StreamMoves[Backend] = StreamMoves(
             rng, config.stream_move_rate, context.clock()
         )
+        self._thread, self._on_loop = get_ident(), on_loop
         self._connections = connections
         self._outliers = outliers
         self._clock = context.clock
@@ -108,7 +113,10 @@ class ResumableStreams:
         if not self._look.is_set():
             self._look.set(LOOKS.varied(LOOKS.first, self._rng))
 
-    def _over(self, stream: OpenStream, _: Any) -> None:
+    def _over(self, stream: OpenStream, inner: Any) -> None:
+        if get_ident() != self._thread:
+            self._on_loop(self._over, stream, inner)
+            return
         found = self._open[stream.backend]
         del found.streams[stream]
         self.count -= 1
