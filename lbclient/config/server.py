@@ -160,6 +160,14 @@ class ServerConfig(Sourced):
         help="How many requests want a processor now, where the application can tell. "
         "Read for every request and response, so it must be cheap.",
     )
+    estimate_runnable: bool = setting(
+        False,
+        SWITCH,
+        help="Whether reports tell, without `runnable`, how many requests want a "
+        "processor, by an estimate from their number and the utilization. For servers "
+        "whose utilization shows all that requests queue for.",
+        source="Off: a queue for a disk, a GPU or another service would look idle.",
+    )
     max_load: float = setting(
         LOAD.target,
         _threshold(MILLION),

@@ -65,7 +65,9 @@ class Parts:
         `read_cpu` goes before the server's own. Samples are taken within `guard`, where
         requests are counted in other threads than the loop's. `pool` runs the handlers
         that are not asynchronous."""
-        self.monitor = LoadMonitor(config.smoothing)
+        self.monitor = LoadMonitor(
+            config.smoothing, estimates_runnable=config.estimate_runnable
+        )
         own = UserSignals(config)
         self.tally = tally = RequestTally(clock, self.monitor)
         self.gate = gate = Gate(config, self.monitor, clock, own, rng, pool=pool)

@@ -48,7 +48,9 @@ class SimulatedReports:
             or scenario.report_noise
             or scenario.told == "runnable"
         )
-        self.waiting: Waiting | None = Waiting() if scenario.told == "known" else None
+        self.waiting: Waiting | None = (
+            Waiting() if scenario.told == "estimate" else None
+        )
         self._scenario = scenario
         self._rng = rng
         self._utilization = Ewma(smoothing)

@@ -19,7 +19,7 @@ from lbclient.subsets import ALGORITHMS
 
 LOCALITIES = ("spill", "strict", "off")
 COSTS = ("lognormal", "exponential", "normal", "heavy", "equal")
-TOLD = ("known", "runnable", "nothing")
+TOLD = ("nothing", "estimate", "runnable")
 UNLIMITED = 10**9  # requests in flight: as good as no limit
 
 
@@ -101,7 +101,7 @@ class Scenario:
     health_interval: float = 5.0  # a report comes at least as often
     # Of requests in flight, beside their number: who runs or wants to as far as a
     # server can know it by its own figures; or exactly, "runnable"; or "nothing".
-    told: str = "known"
+    told: str = "nothing"
     report_delay: float = 0.0  # of all that is reported
     rates_delay: float = 0.0  # of what is sampled, but not of counted requests
     report_loss: float = 0.0  # share of the responses without a report

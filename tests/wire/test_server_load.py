@@ -371,7 +371,9 @@ async def test_requests_that_wait_are_not_told_as_runnable(host: Host) -> None:
             await release.wait()
         return request
 
-    config = ServerConfig(utilization=lambda: 0.1, utilization_replaces=True)
+    config = ServerConfig(
+        utilization=lambda: 0.1, utilization_replaces=True, estimate_runnable=True
+    )
     server, method, _ = await hosted(host, handle, config=config)
     waiting = [method(b"wait") for _ in range(30)]
     await eventually(lambda: server.statistics().active == 30)

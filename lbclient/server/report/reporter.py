@@ -132,11 +132,7 @@ class Reporter:
     def encoded(self, active: int) -> bytes:
         """A serialized `lbclient.v1.LoadReport`, which is an ORCA report too."""
         own = self._own
-        runnable = (
-            own.runnable()
-            if own.has_runnable
-            else self.monitor.waiting.runnable(active)
-        )
+        runnable = own.runnable() if own.has_runnable else self.monitor.runnable(active)
         live = load_pb2.LoadReport(active_requests=active, runnable_requests=runnable)
         return self._sampled + live.SerializeToString()
 
