@@ -484,6 +484,27 @@ def test_without_own_ports_the_connection_without_a_worker_goes_first() -> None:
     assert addresses(known) == numbered(3)
 
 
+def test_the_only_connection_with_a_worker_stays_until_the_first_has_one() -> None:
+    known, second = TaskWorkers(), f"{SHARED}#2"
+    known.learn(SHARED, ToldWorkers(GROUP, (), 2), 0.0)
+    at = {second: 12}  # the worker at the first one was killed
+    known.learn(second, ToldWorkers(GROUP, (), 1), 1.0, lambda one: at.get(one, 0))
+    assert addresses(known) == numbered(2)
+    at[SHARED] = 12
+    assert lands_at(known, SHARED, at) is Landing.ALONE
+    assert addresses(known) == [SHARED]
+
+
+def test_a_connection_beside_all_workers_is_dropped_where_it_lands() -> None:
+    known, second = TaskWorkers(), f"{SHARED}#2"
+    known.learn(SHARED, ToldWorkers(GROUP, (), 2), 0.0)
+    at = {second: 12}
+    known.learn(second, ToldWorkers(GROUP, (), 1), 1.0, lambda one: at.get(one, 0))
+    at[SHARED] = 12
+    assert lands_at(known, second, at) is Landing.DROPPED
+    assert addresses(known) == [SHARED]
+
+
 def test_while_own_ports_are_tried_there_is_one_connection_to_the_shared_one() -> None:
     known = TaskWorkers()
     known.learn(SHARED, told(1, 2), 0.0)

@@ -110,11 +110,14 @@ class WorkingTask:
         return self.portless or sum(map(bool, self.own))
 
     def share(self, has_worker: Callable[[int], bool] = lambda _: True) -> None:
-        """As many connections as there are workers. Those that have none go first."""
+        """As many connections as there are workers. Those that have none go first, but
+        for number 1: while others have all workers it is one more than there are."""
         count, self.dials, self.restore_at = max(1, self.serving()), 0, None
         first = sorted(self.shared[1:], key=lambda n: not has_worker(n))
         new = (n for n in range(2, count + 1) if n not in self.shared)
-        self.shared = (1, *sorted((*first, *new)[: count - 1]))
+        is_beside = not has_worker(1) and sum(map(has_worker, first)) >= count
+        others = count if is_beside else count - 1
+        self.shared = (1, *sorted((*first, *new)[:others]))
 
     def next_at(self) -> float:
         """When something is tried again, or is to be said, while nothing is tried."""
@@ -305,7 +308,8 @@ class TaskWorkers:
                 if len(of_number) >= task.serving():
                     task.drops = 0
             return Landing.ALONE
-        if task.dials < MOST_DIALS * task.serving():
+        is_beside = len(of_number) > task.serving()
+        if not is_beside and task.dials < MOST_DIALS * task.serving():
             task.dials += 1
             return Landing.AGAIN
         last = max(same) if address == shared else int(address.rpartition("#")[2])
