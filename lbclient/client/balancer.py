@@ -222,9 +222,10 @@ class Balancer:
             detection = self.backends.outlier_detection
             learned = detection.learned(attempt, outcome, code, now)
         if (hints := attempt.hints) is not None and hints.is_resumable:
-            # How long a stream was open says nothing of how fast its backend is.
-            first = backend.load.first_message
-            learned = learned._replace(latency=first or learned.latency)
+            # How long a stream was open says nothing of how fast its backend is, and
+            # one without a message leaves the mean as it is.
+            first = backend.load.first_message or backend.load.latency
+            learned = learned._replace(latency=first)
         if learned.verdict is FAILED or learned.verdict is REJECTED:
             backend.condition.call_failed(code, now)
         backend.load.finish(learned, now)

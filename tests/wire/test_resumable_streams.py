@@ -13,10 +13,12 @@ import pytest
 
 import lbclient
 from lbclient import ChannelConfig, ConfigError, Endpoint
-from tests.hosts import Hosted, hosting, stream_stream, unary_stream
+from lbclient.core.model import Verdict
+from tests.hosts import Hosted, hosting, stream_stream, stream_unary, unary_stream
 from tests.waiting import eventually
 
 NUMBERS, CHAT = "/test.Streams/Numbers", "/test.Streams/Chat"
+COUNT = "/test.Streams/Count"
 
 
 async def numbers(request: bytes, _: Any) -> AsyncIterator[bytes]:
@@ -253,6 +255,28 @@ async def test_a_stream_with_grpc_aio_itself_is_read_to_its_end() -> None:
         method: Any = task.channel.unary_stream(NUMBERS)
         stream = lbclient.resumed(lambda last: method(last or b"0"))
         assert [message async for message in stream] == [b"1", b"2"]
+
+
+async def test_a_stream_without_a_message_teaches_no_latency() -> None:
+    async def count(requests: AsyncIterator[bytes], _: Any) -> bytes:
+        return b"%d" % len([request async for request in requests])
+
+    methods = {COUNT: stream_unary(count)}
+    async with (
+        hosting(methods) as task,
+        lbclient.insecure_channel(f"ipv4:{task.address}") as channel,
+    ):
+        await channel.channel_ready()
+        [backend] = channel.balancer().pool.ready
+        for known in (0.0, 0.25):
+            backend.load.latency = known
+            with lbclient.resumable(print):
+                call: Any = channel.stream_unary(COUNT)()
+            await call.write(b"a")
+            await call.done_writing()
+            assert await call == b"1"
+            assert backend.load.latency == known
+            assert backend.load.counts[Verdict.SERVED] == 1 + (known > 0)
 
 
 async def test_a_stream_that_another_thread_ends_is_counted_in_the_loop() -> None:
