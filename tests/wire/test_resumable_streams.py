@@ -14,11 +14,18 @@ import pytest
 import lbclient
 from lbclient import ChannelConfig, ConfigError, Endpoint
 from lbclient.core.model import Verdict
-from tests.hosts import Hosted, hosting, stream_stream, stream_unary, unary_stream
+from tests.hosts import (
+    Hosted,
+    hosting,
+    stream_stream,
+    stream_unary,
+    unary_stream,
+    unary_unary,
+)
 from tests.waiting import eventually
 
 NUMBERS, CHAT = "/test.Streams/Numbers", "/test.Streams/Chat"
-COUNT = "/test.Streams/Count"
+COUNT, OTHER = "/test.Streams/Count", "/test.Streams/Other"
 
 
 async def numbers(request: bytes, _: Any) -> AsyncIterator[bytes]:
@@ -255,6 +262,49 @@ async def test_a_stream_with_grpc_aio_itself_is_read_to_its_end() -> None:
         method: Any = task.channel.unary_stream(NUMBERS)
         stream = lbclient.resumed(lambda last: method(last or b"0"))
         assert [message async for message in stream] == [b"1", b"2"]
+
+
+async def test_streams_move_to_who_is_ejected_for_another_method() -> None:
+    async def served(_: bytes, context: Any) -> bytes:
+        return b""
+
+    async def failed(_: bytes, context: Any) -> Any:
+        await context.abort(grpc.StatusCode.INTERNAL, "by this one only")
+
+    async with AsyncExitStack() as stack:
+        tasks = [
+            await stack.enter_async_context(
+                hosting(METHODS | {OTHER: unary_unary(each)}, utilization=lambda: 0.1)
+            )
+            for each in (served, failed)
+        ]
+        target = "ipv4:" + ",".join(task.address for task in tasks)
+        config = ChannelConfig(stream_move_rate=0.5, slow_start=0.0)
+        channel = await stack.enter_async_context(
+            lbclient.insecure_channel(target, config=config)
+        )
+        await channel.channel_ready()
+        await eventually(lambda: len(channel.balancer().pool.ready) == 2)
+
+        method = channel.unary_unary(OTHER)
+
+        async def call() -> None:
+            calls: list[Any] = [method(b"") for _ in range(20)]
+            await asyncio.gather(*calls, return_exceptions=True)
+
+        await eventually(lambda: channel.statistics().ejected == 1, meanwhile=call)
+        readers = [Reader(channel) for _ in range(20)]
+        running = {reader: asyncio.create_task(reader.run()) for reader in readers}
+        await eventually(lambda: all(reader.read for reader in readers))
+        assert set(where(readers).values()) == {10}
+        staying = [one for one in readers if one.backend() == tasks[0].address]
+        for reader in {*readers} - {*staying}:
+            running[reader].cancel()
+        await eventually(lambda: {*where(staying).values()} == {5}, turns=4000)
+        assert channel.statistics().ejected == 1
+        for task in running.values():
+            task.cancel()
+        await asyncio.gather(*running.values(), return_exceptions=True)
 
 
 async def test_a_stream_without_a_message_teaches_no_latency() -> None:

@@ -6,6 +6,7 @@ asked and opens another, which is picked anew.
 """
 
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from threading import get_ident
@@ -34,7 +35,10 @@ PATIENCE = 30.0
 
 
 class StreamCall(Protocol):
-    """What is asked of a call: whom it tells that it should move."""
+    """What is asked of a call: whom it tells that it should move, and the counts of its
+    method, by which outliers know that."""
+
+    counts: dict[int, int]
 
     @property
     def on_move(self) -> OnMove | None: ...
@@ -43,11 +47,12 @@ class StreamCall(Protocol):
 class OpenStream:
     """A resumable stream on a backend. Its call is not kept: who drops it ends it."""
 
-    __slots__ = ("asked_at", "backend", "call", "is_bound")
+    __slots__ = ("asked_at", "backend", "call", "is_bound", "method")
 
     def __init__(self, call: StreamCall, backend: "Backend", is_bound: bool) -> None:
         self.call = weakref.ref(call)
         self.backend = backend
+        self.method = id(call.counts)
         self.is_bound = is_bound  # by a key
         self.asked_at: float | None = None
 
@@ -94,6 +99,7 @@ class ResumableStreams:
         self._label = context.label
         self._rng = rng
         self._open: dict[Node, _OnBackend] = {}
+        self._methods = Counter[int]()  # of those that are open
         self._going: dict[OpenStream, None] = {}  # asked, in this order, and not gone
         self._has_failed = False
         self._look = Alarm(context.tasks, self._look_at_all)
@@ -108,6 +114,7 @@ class ResumableStreams:
             found = self._open[backend] = _OnBackend()
         found.streams[stream] = None
         found.movable += not keyed
+        self._methods[stream.method] += 1
         self.count += 1
         inner.add_done_callback(partial(self._over, stream))
         if not self._look.is_set():
@@ -120,6 +127,9 @@ class ResumableStreams:
         found = self._open[stream.backend]
         del found.streams[stream]
         self.count -= 1
+        self._methods[stream.method] -= 1
+        if not self._methods[stream.method]:
+            del self._methods[stream.method]
         if stream.asked_at is None:
             found.movable -= not stream.is_bound
         else:
@@ -158,7 +168,8 @@ class ResumableStreams:
         staying = tuple(
             node
             for node in pool.nodes.values()
-            if pool.takes(node) and not self._outliers.of(node)
+            if pool.takes(node)
+            and not any(self._outliers.is_ejected(key, node) for key in self._methods)
         )
         seen = self.picker.look(staying, now) if staying else {}
         for backend in (*pool.nodes.values(), *self._connections.draining.values()):
