@@ -164,8 +164,8 @@ class ServerConfig(Sourced):
         False,
         SWITCH,
         help="Whether reports tell, without `runnable`, how many requests want a "
-        "processor, by an estimate from their number and the utilization. For servers "
-        "whose utilization shows all that requests queue for.",
+        "processor, by an estimate from their number and the utilization. Only where "
+        "requests want processors, and else merely wait.",
         source="Off: a queue for a disk, a GPU or another service would look idle.",
     )
     max_load: float = setting(

@@ -9,11 +9,12 @@ are busy for a share u of the time, fewer than about
     m u + 3 u / (1 - u)
 
 requests run or want to, three times the queue of Poisson arrivals. The others wait. At
-a utilization near 1 that is none, so a queue for the processors never counts as waits.
+a utilization near 1 that is none of the first 300, so no usual queue for processors
+counts as waits.
 
 A backend whose requests begin to take long for no processor time, as beside a disk that
-fails, must not look idle. So the number may grow to half more than it was in the mean
-of the last 20 s, and no further: those beyond are told as if they ran.
+fails, must not look idle at once. So the number may grow to half more than it was in
+the mean of the last 20 s: those beyond are told as if they ran, for some 20 s.
 """
 
 from lbclient.core.counting.ewma import Ewma
