@@ -25,6 +25,7 @@ from benchmarks.harness.options import conclude, parser_of
 from benchmarks.simulator import speed
 from benchmarks.simulator.parts import PARTS, Part, Rows
 from benchmarks.simulator.runs import OutOfTime, Runs
+from lbclient.config import tables
 from lbclient.sim.book import Claim
 
 OTHERS = ("targets", "objective", "speed")
@@ -105,14 +106,10 @@ def with_table(page: str, name: str, rows: Rows) -> str:
 
     Raises ValueError if the page has no place for it.
     """
-    begin = BEGIN.format(name)
-    before, is_begun, rest = page.partition(begin)
-    _, is_ended, after = rest.partition(END)
-    if not (is_begun and is_ended):
-        raise ValueError(f"no place for a table: want {begin!r}, then {END!r}")
     head, *body = (f"| {' | '.join(row)} |\n" for row in rows)
     line = "|" + "---|" * len(rows[0]) + "\n"
-    return f"{before}{begin}{head}{line}{''.join(body)}{END}{after}"
+    text = "".join((head, line, *body))
+    return tables.with_table(page, BEGIN.format(name), text, END)
 
 
 if __name__ == "__main__":

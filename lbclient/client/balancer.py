@@ -165,11 +165,10 @@ class Balancer:
         return None
 
     def _picker_for(self, hints: CallHints) -> Picker:
-        if hints.is_resumable and not hints.keys:
-            # Zones and priorities have an order of their own.
-            is_even = not isinstance(self.picker, Spillover)
-            if is_even:
-                return self.streams.picker
+        # Zones and priorities have an order of their own.
+        has_order = isinstance(self.picker, Spillover)
+        if hints.is_resumable and not hints.keys and not has_order:
+            return self.streams.picker
         if sees_calls(self.picker):
             return PickerForCall(self.picker, hints)
         return self.picker

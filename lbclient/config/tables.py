@@ -1,4 +1,7 @@
-"""What people read of the settings: a listing, and the tables of the docs."""
+"""What people read of the settings: a listing, and the tables of the docs.
+
+`with_table` puts any table that a program writes into its page.
+"""
 
 from textwrap import indent
 
@@ -39,10 +42,17 @@ def with_tables(page: str) -> str:
     Raises ValueError if the page has no place for a section's table.
     """
     for section in SECTIONS:
-        begin = BEGIN.format(section)
-        before, is_begun, rest = page.partition(begin)
-        _, is_ended, after = rest.partition(END)
-        if not (is_begun and is_ended):
-            raise ValueError(f"no place for a table: want {begin!r}, then {END!r}")
-        page = f"{before}{begin}{table(section)}{END}{after}"
+        page = with_table(page, BEGIN.format(section), table(section), END)
     return page
+
+
+def with_table(page: str, begin: str, text: str, end: str) -> str:
+    """The page with another table between the lines `begin` and `end`.
+
+    Raises ValueError if the page has no place for it.
+    """
+    before, is_begun, rest = page.partition(begin)
+    _, is_ended, after = rest.partition(end)
+    if not (is_begun and is_ended):
+        raise ValueError(f"no place for a table: want {begin!r}, then {end!r}")
+    return f"{before}{begin}{text}{end}{after}"

@@ -129,8 +129,8 @@ class Client:
             self._prefer,
             limits,
         )
-        rng = Random(f"{seed}/outliers {number}")
-        self.outliers = Outliers(self.pool, rng, ejects_late=scenario.gray > 0)
+        of_outliers = Random(f"{seed}/outliers {number}")
+        self.outliers = Outliers(self.pool, of_outliers, ejects_late=scenario.gray > 0)
         self._ejects = scenario.ejection
         self._size = SubsetSize(size, scenario.max_subset_size)
         self._served, self._counted_at = 0, -self.phase

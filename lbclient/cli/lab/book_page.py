@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from lbclient.cli.lab.book import draw, experiments
+from lbclient.config.tables import with_table
 from lbclient.sim.book import EXPERIMENTS, SHOWS, Claim, Finding
 
 SEED = 1  # of all runs: the page has the figures of one run
@@ -66,27 +67,15 @@ def _index_rows(page: str, found: Mapping[str, list[Claim]]) -> Iterator[str]:
             yield f"| {source} | {link} | {held} | {departed} |\n"
 
 
-def with_table(page: str, name: str, rows: str) -> str:
-    """The page with another table of that name.
-
-    Raises ValueError if the page has no place for it.
-    """
-    begin = BEGIN.format(name)
-    before, is_begun, rest = page.partition(begin)
-    _, is_ended, after = rest.partition(END)
-    if not (is_begun and is_ended):
-        raise ValueError(f"no place for a table: want {begin!r}, then {END!r}")
-    return f"{before}{begin}{rows}{END}{after}"
-
-
 def main() -> None:
     file = Path(sys.argv[1])
     page, found = file.read_text(), {}
     for name, experiment in experiments([*EXPERIMENTS], SEED, quick=False):
         found[name] = experiment.claims()
-        page = with_table(page, name, table(found[name]))
+        page = with_table(page, BEGIN.format(name), table(found[name]), END)
         draw(file.parent / "images" / "book" / f"{name}.png", name, experiment)
-    file.write_text(with_table(page, INDEX, index(page, found)))
+    rows = index(page, found)
+    file.write_text(with_table(page, BEGIN.format(INDEX), rows, END))
 
 
 if __name__ == "__main__":
