@@ -7,7 +7,15 @@ import pytest
 from lbclient.pickers import PICKERS
 from tests.laws.outlier_fleet import LATENCY, Answer, Behaviour, Fleet, from_then_on
 
-every_picker = pytest.mark.parametrize("picker", PICKERS)
+every_picker = pytest.mark.parametrize(
+    "picker",
+    [
+        pytest.param(
+            name, marks=() if name == "weighted_least_loaded" else pytest.mark.slow
+        )
+        for name in PICKERS
+    ],
+)
 
 BEGINS = 30.0  # seconds
 SOON = 5.0  # seconds, likewise

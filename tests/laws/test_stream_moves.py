@@ -91,6 +91,7 @@ def test_two_clients_of_few_streams_even_them_out_too() -> None:
     assert fleet.moved <= 80 * 4 / 12
 
 
+@pytest.mark.slow
 def test_clients_of_one_stream_each_move_their_part_of_the_surplus() -> None:
     fleet = Fleet(1000, 1, 8, 2)
     for second in range(120):
