@@ -132,7 +132,7 @@ BENCHMARKS = (
         shows="A backend job that is resized: connections and latency, by subset.",
     ),
     Listed(
-        section=BALANCE, name="workers", module="workers", short=QUICK,
+        section=BALANCE, name="workers", module="workers", short=None,
         shows="Two workers on two idle cores beside one, and beside SO_REUSEPORT.",
     ),
     Listed(
@@ -153,7 +153,7 @@ BENCHMARKS = (
     ),
     Listed(
         section=OVERLOAD, name="overload", module="overload", full_most=20000.0,
-        short=("--handler", "10", "--times", "2", "10", "--surroundings", "quiet",
+        short=("--handler", "10", "--times", "10", "--surroundings", "quiet",
                "--seconds", "5"),
         shows="A server in more demand than it can meet, beside a bare one.",
     ),
@@ -197,7 +197,7 @@ BENCHMARKS = (
         "with calls.",
     ),
     Listed(
-        section=SCALE, name="crowd", module="crowd", short=("--sizes", "1000", "10000"),
+        section=SCALE, name="crowd", module="crowd", short=("--sizes", "1000"),
         shows="The longest turn of the loop when many backends come and go at once.",
     ),
     Listed(
@@ -206,11 +206,11 @@ BENCHMARKS = (
         shows="Hot keys, simulated: balance, and calls on first choices.",
     ),
     Listed(
-        section=SCALE, name="hot_key", module="hot_key",
+        section=SCALE, name="hot_key", module="hot_key", short=None,
         shows="A key at three times the capacity of its backend, and the other keys.",
     ),
     Listed(
-        section=SCALE, name="streams", module="streams", short=QUICK,
+        section=SCALE, name="streams", module="streams", short=None,
         shows="Long streams on a fleet that grows: evenness, and how many move.",
     ),
     Listed(
