@@ -1,4 +1,4 @@
-"""Client-side load balancing for asyncio gRPC: the tour.
+"""Client-side load balancing for asyncio gRPC: how to use it, by example.
 
 A server reports its load in every response and leaves in order. Two words change:
 `lbclient.server` for `grpc.aio.server`, and `lbclient.serve` to run it.

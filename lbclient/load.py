@@ -1,4 +1,4 @@
-"""What a picker knows of one backend."""
+"""The public name of `core.load`: what a picker knows of one backend."""
 
 from lbclient.core.load import Load
 

@@ -1,4 +1,4 @@
-"""The same pages within another program's web server, by ASGI.
+"""The status page as an ASGI application, within another program's web server.
 
 What bounds requests there is that server's business; names are checked as ever.
 """

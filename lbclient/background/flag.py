@@ -1,4 +1,4 @@
-"""What others wait for, in little memory."""
+"""An event to wait for, as `asyncio.Event`, that takes less memory."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Channels of lbclient, told from others without loading them.
+"""`is_channel`: whether an object is a channel of lbclient, without importing it.
 
 Whoever has a channel of ours has loaded it. `Channel` is for type hints, and imported
 when they are evaluated.

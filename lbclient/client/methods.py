@@ -1,4 +1,4 @@
-"""What a stub calls, one object a method: begins first attempts, and picks what hedges.
+"""The callables that stubs use, one for each method: they begin first attempts.
 
 A unary-unary call on a ready backend costs no task and no wrapper; every other case
 is `calls`' business.

@@ -1,4 +1,4 @@
-"""What the tasks at a backend's address say of themselves, whichever way it comes."""
+"""Keeps the state and load that a backend reported, by health checks or in answers."""
 
 import logging
 from collections.abc import Callable

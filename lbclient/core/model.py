@@ -141,6 +141,9 @@ class LoadReport(NamedTuple):
     load, by criticality; None where it does not tell. `metrics` are its positive
     utilizations and named metrics by the names of gRFC A114, such as
     `mem_utilization` or `named_metrics.pool`; nobody changes them.
+
+    It is made by position, for speed, in `wire.reports` and twice in `sim.backend`:
+    a new field goes last, and there, too.
     """
 
     utilization: float = 0.0

@@ -161,9 +161,10 @@ class FleetUsage(NamedTuple):
 
 
 class UsageStore(Protocol):
-    """What the tasks of a fleet tell each other of their customers.
+    """A quota store: what the tasks of a fleet tell each other of their customers.
 
-    May be slow, may fail: no request waits for it.
+    May be slow, may fail: no request waits for it. One that is made from a URL has
+    `async def close(self)`, too.
     """
 
     async def exchange(self, task: str, usage: Mapping[str, float]) -> FleetUsage:

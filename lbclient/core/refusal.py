@@ -1,4 +1,8 @@
-"""Why a backend did not execute a request: the words that clients are told."""
+"""Why a backend did not execute a request: the words that clients are told.
+
+Reasons that are only counted are in `server.overload.refusal_status`; why a client
+itself refuses, in `wire.local_errors`.
+"""
 
 from enum import Enum
 

@@ -1,4 +1,4 @@
-"""The only door to grpcio's oddities; each function names the fact that needs it."""
+"""All that uses private names of grpcio; each function says what it needs them for."""
 
 from lbclient.grpc_seam.calls import (
     Writable,

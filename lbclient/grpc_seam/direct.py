@@ -1,4 +1,4 @@
-"""Whether a call may be made as grpc.aio makes it, without grpc.aio's method object."""
+"""Checks whether grpcio has what a unary call needs that skips its method object."""
 
 from functools import cache
 from inspect import signature

@@ -1,5 +1,4 @@
-"""How long calls, attempts and requests took, and how large their messages were: added
-up over channels and servers.
+"""Adds up durations and sizes of messages over all channels and servers.
 
 Of each method and status. The times of a source that is gone are kept, so no count goes
 down. Of methods the first 100 are told apart, as each has up to 16 series a status.

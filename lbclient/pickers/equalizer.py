@@ -1,4 +1,4 @@
-"""Weights that make utilization equal: the slow loop around a picker.
+"""Weights for a picker under which all backends report the same utilization.
 
 Integral control: at every step a backend that reports more than the others loses
 weight, and one that reports less gains weight, until all report the same. The cause of

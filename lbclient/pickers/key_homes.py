@@ -1,4 +1,4 @@
-"""How much a backend takes of the calls whose keys have it as their choice.
+"""Bounds the load that keyed calls bring to their first choice.
 
 Two loops keep a backend at no more than `factor` times the mean, both by what backends
 report, which is the load of all clients:

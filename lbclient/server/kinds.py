@@ -1,4 +1,4 @@
-"""Servers of lbclient, told from others without loading them.
+"""`is_server`: whether an object is a server of lbclient, without importing it.
 
 Whoever has a server of ours has loaded it. `Server` and `SyncServer` are for type
 hints, and imported when they are evaluated.

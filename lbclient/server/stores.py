@@ -1,4 +1,4 @@
-"""The quota store that a program makes itself, for `ServerConfig.quota_store`.
+"""The public name of quota stores that programs make for `ServerConfig.quota_store`.
 
 One that a URL names is found by `lbclient.server.quotas.quota_enforcer`.
 """

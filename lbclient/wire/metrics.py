@@ -1,4 +1,4 @@
-"""The utilizations and named metrics of a load report, by the names of gRFC A114."""
+"""Reads the utilizations and named metrics of a load report, by gRFC A114's names."""
 
 from collections.abc import Iterator, Mapping
 from math import inf

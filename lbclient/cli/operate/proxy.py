@@ -1,5 +1,6 @@
-"""The batch proxy as a process: a server, a channel with a large subset, and between
-them a `lbclient.proxy.Forwarder`.
+"""Runs the batch proxy: a server, and a channel with a large subset.
+
+Between them is a `lbclient.proxy.Forwarder`.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Asks servers of ours for their health over the open connection, in the background.
+"""Sends the probes that a picker wants, as Prequal does, in the background.
 
 A picker wants probes: no call waits for them, and answers are for later picks. Others
 have something to tell with a question.

@@ -1,4 +1,4 @@
-"""Lets a channel that nobody calls stop looking at itself.
+"""Stops the periodic work of a channel that nobody calls.
 
 Some parts of a channel look at intervals: what its connections are used for, what
 requests cost, how large its subset is to be. Without calls they find nothing, and a

@@ -1,4 +1,4 @@
-"""Finds out what the picker is told of each call, where it wants to know.
+"""Finds a call's keys, method and cost, for pickers that want to see them.
 
 A channel whose picker has no `pick_for` has no `CallKeys`, and pays one comparison.
 """

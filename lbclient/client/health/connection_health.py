@@ -1,4 +1,4 @@
-"""What one backend has told over one connection: its states, its load, whose it is.
+"""Keeps what a backend told over one connection: states, load, and which task it is.
 
 A state is told on to whoever watches, which may not believe it: where an address fronts
 several tasks, one of them says little of the others.

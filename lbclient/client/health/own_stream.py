@@ -1,4 +1,4 @@
-"""The health stream of a server of ours, with checks beside it while calls wait.
+"""The health stream of an lbclient server, with checks beside it while calls wait.
 
 `lbclient.v1.BackendHealth` tells state and load together, every so often. A server may
 have no room for another stream: then it is asked for one again and again, with pauses

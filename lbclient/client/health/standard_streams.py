@@ -1,4 +1,4 @@
-"""The streams of a server that is not ours: grpc.health.v1's Watch, and ORCA's load.
+"""Health and load streams of other servers: grpc.health.v1's Watch, and ORCA's.
 
 Each is opened again when it ends, with longer pauses while it is refused. One that the
 server does not offer is left out.

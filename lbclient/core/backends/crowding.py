@@ -1,5 +1,4 @@
-"""Which backends a client leaves because more clients are connected to them than to
-others.
+"""Which backends a client leaves because too many clients are connected to them.
 
 Subsets that clients choose by chance, each for itself, are uneven: of 200 clients with
 20 of 305 backends each, the busiest backend has 1.8 times as many as the mean, and the

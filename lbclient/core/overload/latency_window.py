@@ -1,4 +1,4 @@
-"""Estimates a pool's size from the latency of requests that use it.
+"""Estimates from latency how many requests handlers can have at once, as in a pool.
 
 Little's law: requests in flight = throughput * latency. While every place of the
 pool is taken, throughput does not depend on the queue, so

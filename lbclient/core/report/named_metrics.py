@@ -1,5 +1,6 @@
-"""A server's overload signals, and metrics of its application, as ORCA's named metrics
-(gRFC A51).
+"""Reports overload signals and an application's metrics as ORCA's named metrics.
+
+See gRFC A51.
 
 Each signal is told over its target, so 1.0 is where requests begin to be refused,
 whatever the signal: so the largest of several is the one that is nearest to that. They

@@ -1,4 +1,4 @@
-"""Picks by a picker that sees the call, for whoever only knows `Picker.pick`."""
+"""Adapts pickers that see each call, such as those by key, to `Picker.pick`."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, cast

@@ -1,5 +1,6 @@
-"""How long calls and attempts took, and how large their messages were, by method and
-status, while somebody exports them.
+"""Durations of calls and attempts, and sizes of messages, by method and status.
+
+They are kept while somebody exports them.
 
 Plain numbers that only grow: metrics read them, Prometheus' at a scrape and
 OpenTelemetry's at an export. What is counted, and the bounds, are those of gRPC's own

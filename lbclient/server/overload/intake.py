@@ -1,4 +1,4 @@
-"""Requests between gRPC's core, where they arrive, and grpcio, which serves them.
+"""Takes requests from gRPC's core, several at once, and hands them to grpcio.
 
 gRPC's core keeps the requests that have arrived in a queue of its own and hands over
 one for each that it was asked for. grpcio asks for one at a time. Here several are

@@ -1,5 +1,4 @@
-"""What became of requests: counts by method and status, how long they took, and how
-large their messages were.
+"""Counts requests by method and status, their durations and sizes of messages.
 
 Served requests are counted in bulk: to count many at once takes a fifth of the time, as
 a request runs with cold caches. So whoever reads counts calls `count_served` first.

@@ -1,4 +1,4 @@
-"""What the requests of one method are served with: made once, used by each of them."""
+"""State of one method in one server: its counts, costs and admission."""
 
 from collections.abc import Callable
 from typing import Any

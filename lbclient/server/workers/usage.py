@@ -1,4 +1,4 @@
-"""What the workers of a task gave their customers, as their supervisor knows it."""
+"""Adds up, in the supervisor, the CPU time that workers used for each customer."""
 
 from collections.abc import Callable
 from heapq import nlargest

@@ -1,4 +1,4 @@
-"""CACM's tables: round robin, and then Rocksteadier step by step.
+"""Tables 1 to 5 of CACM 2023: lots of round robin and of Rocksteadier.
 
 Tables 2 to 5 show frontends 10 to 19 and 55 backends. CACM prints its shuffles only in
 part and not their seeds. So table 3 is built from the cells that the text names, and
