@@ -13,8 +13,8 @@ import grpc.aio
 from lbclient.core.errors import ConfigError
 from lbclient.core.model import State
 from lbclient.log import Log
+from lbclient.server.os_signals import handling
 from lbclient.server.running import Departure, no_server, run
-from lbclient.server.signals import handling
 from lbclient.server.warmup import Warmup
 from lbclient.server.workers.messages import MakeServer
 from lbclient.server.workers.task import serve_by_workers

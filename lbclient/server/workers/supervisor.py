@@ -17,7 +17,7 @@ from typing import Any
 from lbclient.core.backoff import Backoff
 from lbclient.core.protocols import Clock
 from lbclient.log import Log
-from lbclient.server.signals import handling
+from lbclient.server.os_signals import handling
 from lbclient.server.workers.messages import (
     Assignment,
     Ports,

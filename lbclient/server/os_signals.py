@@ -1,4 +1,4 @@
-"""Handles signals on an event loop for a while, and then as before."""
+"""Handles SIGTERM and other signals on an event loop, within a block."""
 
 import asyncio
 import signal
