@@ -10,19 +10,7 @@ backend had at its last report. They fade from this number to the mean of all ba
 within the time that a request takes. If a few requests take much longer than most, and
 so make up most of those in flight, their remaining time is used instead.
 
-Among idle backends only the weights would decide, and noise in the weights would become
-a ranking: 100 clients with few requests each had a max/mean of 1.18 in simulation. So
-the less there is to do, the more the "+ 1" is replaced by taking turns, which gave 1.01
-to 1.03:
-
-    busy + (1 - busy) * recent picks / mean recent picks
-
-where 1 - busy = 1 / (1 + mean requests per backend)^2, the power that did best at loads
-of up to 0.3. Where backends are half busy, turns override counts that are worth more,
-though there may be few requests, as on machines of one core. So the power grows with
-the mean utilization, to 5 at 0.4 and 8 above 0.5. Of who tells no utilization, or one
-that is too low, it stays 2. Each pick adds its part to the `turns` of a backend, whose
-difference to the mean fades.
+Where there is little to do the "+ 1" is replaced by taking turns, see `turn_taking`.
 
 Errors count as requests, so that a backend that fails immediately does not look idle.
 They are limited to what keeps requests away. After a failure of all backends each has
@@ -30,16 +18,15 @@ hundreds of errors, and their differences would decide for a minute: one of thre
 backends got all requests. For the same reason errors are not divided by weights, which
 change meanwhile.
 
-A proxy or cache may deliver old counts. Then all clients send to a backend that was
-idle long ago: with counts that were 1 s old 15 % of the requests failed in simulation.
-A count must be old if it is smaller than this client's own requests there. Counts of
-such a backend are ignored for a minute, and all counts if two backends have old ones;
-then own requests decide.
+A proxy or cache may deliver old counts, which are not believed, see `old_counts`.
 
 Reports may end while answers still come, see `missed_reports`. From then on the backend
 counts as one that does not report.
 
 A client that sends too few requests to know the load sends probes, see `probe_worth`.
+
+Who does not tell is taken to be as busy as another one, see `silent_backends`. Who got
+next to no picks gets the next ones, see `starved`.
 
 Up to `all_at_once` backends are looked at together, a few times a second, and their
 scores are kept in a list. Of more of them a few are looked at now and then, and a heap
@@ -47,7 +34,7 @@ has their scores, see `ranking`: so no pick takes long, and none longer where th
 more.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, inf
 from random import Random
@@ -57,12 +44,19 @@ from lbclient.core.model import LoadReport, Verdict
 from lbclient.core.protocols import N, Node
 from lbclient.pickers.candidate import ABSENT, Candidate
 from lbclient.pickers.equalizer import Equalizer
+from lbclient.pickers.means import TUNING as MEANS
+from lbclient.pickers.means import Means
 from lbclient.pickers.newcomers import Newcomers
 from lbclient.pickers.objective import Objective
+from lbclient.pickers.old_counts import TUNING as OLD_COUNTS
+from lbclient.pickers.old_counts import OldCounts
 from lbclient.pickers.options import between
 from lbclient.pickers.probe_worth import MOST_WANTED, ProbeWorth
 from lbclient.pickers.ranking import Ranking
+from lbclient.pickers.silent_backends import SilentBackends
 from lbclient.pickers.slow_start import SLOW_START, SlowStart
+from lbclient.pickers.starved import Starved
+from lbclient.pickers.turn_taking import TurnTaking
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,39 +64,12 @@ class PickingTuning:
     """The numbers of `WeightedLeastLoaded`. Ours, found by simulation: `lbclient sim`
     plays them, with `benchmarks.picks` for what a pick costs."""
 
-    # What others do. `mean_gain` is of what was told in a refresh period, in the mean
-    # of others' requests: some 1.2 s of reports.
-    mean_gain: float = 0.2
-    # Of the mean time that requests found there will yet take, E[x^2] / 2 E[x]: half of
-    # it did as well as all in S4_heavy@0.5, and is below the mean latency but where a
-    # few are very long, so that nothing else changes.
-    remaining: float = 0.5
-    shortest_horizon: float = 0.005  # seconds; less than a round trip is noise
     ageing_step: float = 0.125  # of the horizon; what is told may look older by so much
     refresh_period: float = 0.25  # seconds; errors fade by 2.5 % in it, turns by 5 %
 
-    # Taking turns. `power` of mean requests + 1 while idle, `power_in_use` while not. A
-    # utilization is between, and decides by a power of its own, `steepness`: a smaller
-    # one would take from turns at 0.2, where nothing else balances 300 clients of few
-    # requests.
-    power: float = 2.0
-    power_in_use: float = 8.0
-    half_used: float = 0.4  # utilization; half way between the two powers
-    steepness: int = 8
-    turn_memory: float = 5.0  # seconds; 3 did as well, 1 had a larger spread
-    least_idle: float = 1e-4  # so that turns are not lost while they count for nothing
-
-    # Old counts.
-    margin: int = 3  # of our requests on their way, which no count can have
-    suspicion_after: float = 0.1  # seconds from a count that is too low until the next
-    suspicion_until: float = 1.0  # seconds, likewise
-    doubt: float = 60.0  # seconds; while nobody believes them old counts do not show
-
-    # Errors, and who is starved.
     most_errors: float = 3.0  # times (mean requests + 1); who has them is picked last
-    floor: float = 0.01  # of a fair share; less is noticed and made up for
-
-    # Mean latencies; asking by then took 0.7 probes a request in S10_sparse.
+    # Horizons, until a report is old; asking by then took 0.7 probes a request in
+    # S10_sparse.
     stale: float = 2.0
 
     # Many backends. By `benchmarks.picks`, with `all_at_once` a list and a heap cost
@@ -146,42 +113,28 @@ class WeightedLeastLoaded:
         "_age_at",
         "_began_at",
         "_built_for",
-        "_busy",
         "_candidates",
-        "_checked",
-        "_counted",
-        "_deaf_until",
-        "_doubted",
         "_due",
-        "_epoch",
         "_equalizer",
         "_faded",
-        "_horizon",
-        "_idle",
         "_is_checking",
         "_known",
-        "_latency",
-        "_mean_others",
-        "_mean_turns",
-        "_most_errors",
+        "_means",
         "_newcomers",
         "_next",
-        "_own",
+        "_old_counts",
         "_picked",
         "_probe_worth",
         "_ranking",
-        "_recent",
         "_refresh_at",
-        "_remaining",
         "_rng",
         "_scores",
         "_silent",
         "_slow_start",
+        "_starved",
         "_step_at",
-        "_telling",
-        "_turn_cost",
+        "_turns",
         "_update_period",
-        "_used",
         "_written",
         "probes",
     )
@@ -204,6 +157,11 @@ class WeightedLeastLoaded:
         self._slow_start = SlowStart(between("slow_start", slow_start, 0.0, 3600.0))
         self._newcomers = Newcomers(self._slow_start)
         self._probe_worth = ProbeWorth(between("probe_rate", probe_rate, 0.0, 1000.0))
+        self._means = Means()
+        self._turns = TurnTaking()
+        self._old_counts = OldCounts()
+        self._silent = SilentBackends(rng)
+        self._starved = Starved()
         self.probes: list[Node] = []
         favor_fast = between("favor_fast", favor_fast, 0.0, 1.0)
         headroom = between("headroom", headroom, 0.0, 0.9)
@@ -222,30 +180,12 @@ class WeightedLeastLoaded:
         self._known: dict[Load, Candidate] = {}  # these and those that left lately
         self._written: list[Load] = []
         self._due: list[Candidate] = []  # the next picks are theirs
-        self._telling: list[Candidate] = []  # how many requests others have there
-        self._silent: list[Candidate] = []  # the rest, where some do tell
         self._began_at = inf
         self._step_at = -inf
         self._refresh_at = -inf
         self._age_at = -inf
         self._faded = 1.0  # exp((epoch - now) / horizon), by steps of the clock
-        self._epoch = 0.0
-        self._horizon = TUNING.shortest_horizon
-        self._mean_others = 0.0  # requests for each unit of weight
-        self._latency = 0.0
-        self._remaining = 0.0
-        self._used = 0.0  # utilization, in the mean; 0.0 of who tells no requests
-        self._own = 0.0  # our requests on each, in the mean
-        self._busy = 0.0
-        self._idle = 1.0  # what a turn is worth to newcomers: they have none as yet
-        self._deaf_until = -inf  # to counts, which are old
-        self._doubted: Candidate | None = None  # the last one
-        self._turn_cost = 1.0  # what each pick adds to a score, times weight
-        self._mean_turns = 0.0
-        self._picked = self._counted = 0  # ever, and when last looked at
-        self._recent = 0.0  # picks, each fading over `turn_memory`
-        self._checked = 0  # picks when last looked for who is starved
-        self._most_errors = TUNING.most_errors
+        self._picked = 0  # ever
         self._next = 0  # who of many is looked at next
         self._is_checking = False  # for who is starved
 
@@ -297,7 +237,7 @@ class WeightedLeastLoaded:
         """Is the next one as idle as we think? No pick waits for the answer."""
         index = self._least(now)
         told_at = self._candidates[index].reported_at
-        is_old = now - told_at > TUNING.stale * self._horizon
+        is_old = now - told_at > TUNING.stale * self._means.horizon
         if is_old and len(self.probes) < MOST_WANTED and self._probe_worth.spend(now):
             self.probes.append(ready[index])
 
@@ -338,7 +278,8 @@ class WeightedLeastLoaded:
                         node = self._built_for[candidate.index]
                         candidate.weight = self._equalizer.step_one(node, now)
             if candidate.others is None:
-                self._draw_lot(candidate, now)
+                others = self._means.others
+                self._silent.draw(candidate, self._candidates, others, now)
             self._rescore(candidate, now)
             ranking.put(candidate, now)
 
@@ -355,58 +296,34 @@ class WeightedLeastLoaded:
                 # The backend counted those of ours that it had: not what we sent since.
                 counted = load.in_flight - load.sent_since_report
                 all_there = active if report.active is None else report.active
-                if counted > 2 * all_there + TUNING.margin:
-                    self._doubt(candidate)
+                counts = self._old_counts
+                if counted > 2 * all_there + OLD_COUNTS.margin:
+                    counts.doubt(candidate)
                 now = load.reported_at
-                if now >= self._deaf_until and now >= candidate.doubted_until:
+                if now >= counts.deaf_until and now >= candidate.doubted_until:
                     candidate.others = active - counted if counted > 0 else active
         if known is not None and candidate.others is None:
             candidate.extra = 0.0  # as the mean, until a lot is drawn for it
 
-    def _doubt(self, candidate: Candidate) -> None:
-        """Believes no old count for a while; after two of them, none at all.
-
-        Not at the first sight: of many requests some meet by chance on their way.
-        """
-        now = candidate.reported_at
-        passed = now - candidate.suspected_at
-        if passed > TUNING.suspicion_until:
-            candidate.suspected_at = now
-        if not TUNING.suspicion_after <= passed <= TUNING.suspicion_until:
-            return
-        last, self._doubted = self._doubted, candidate
-        if last is not None and last is not candidate and last.doubted_until > now:
-            self._deaf_until = now + TUNING.doubt
-        candidate.doubted_until = now + TUNING.doubt
-
     def _rescore(self, candidate: Candidate, now: float) -> None:
         """Computes a score from what is known. What others have fades towards the
         mean, from when it was told."""
-        load = candidate.load
+        load, means = candidate.load, self._means
         weight = candidate.weight
-        candidate.base = (load.in_flight + self._busy) / weight + candidate.turns
+        candidate.base = (load.in_flight + self._turns.busy) / weight + candidate.turns
         if load.erred_at > now - FORGOTTEN_AFTER:
-            candidate.base += min(self._most_errors, load.recent_errors(now))
+            most = TUNING.most_errors * (1.0 + means.requests)
+            candidate.base += min(most, load.recent_errors(now))
         others = candidate.others
         if others is None:
             return
         told_at = candidate.reported_at
-        extra = others / weight - self._mean_others
+        extra = others / weight - means.others
         if self._ranking is not None:
             candidate.extra, candidate.told_at = extra, told_at
             return
-        age = ((told_at if told_at < now else now) - self._epoch) / self._horizon
+        age = ((told_at if told_at < now else now) - means.epoch) / means.horizon
         candidate.extra = extra * exp(age)
-
-    def _draw_lot(self, candidate: Candidate, now: float) -> None:
-        """Who does not tell is taken to be as busy as another one, by lot.
-
-        As the mean it would lose to whoever is idle by chance, and get nothing.
-        """
-        other = self._candidates[int(self._rng.random() * len(self._candidates))]
-        if other.others is not None:
-            candidate.extra = other.others / other.weight - self._mean_others
-            candidate.told_at = now
 
     # --- what changes slowly ----------------------------------------------------------
 
@@ -418,9 +335,10 @@ class WeightedLeastLoaded:
             return
         if now >= self._refresh_at:
             self._refresh(ready, now)
-        if self._silent:
-            self._guess()
-        faded = self._faded = exp((self._epoch - now) / self._horizon)
+        if self._silent.members:
+            self._silent.draw_for_all()
+        means = self._means
+        faded = self._faded = exp((means.epoch - now) / means.horizon)
         scores = self._scores
         for index, each in enumerate(self._candidates):
             scores[index] = each.base + each.extra * faded
@@ -430,48 +348,39 @@ class WeightedLeastLoaded:
                 known.append((each, scores[each.index]))
                 scores[each.index] = inf
             self._admit(known, min(scores))
-        self._age_at = min(self._refresh_at, now + TUNING.ageing_step * self._horizon)
+        self._age_at = min(self._refresh_at, now + TUNING.ageing_step * means.horizon)
 
     def _admit(self, known: list[tuple[Candidate, float]], least: float) -> None:
-        self._due += self._newcomers.admit(known, least + self._idle, self._turn_cost)
-
-    def _guess(self) -> None:
-        """Draws lots for all that do not tell, see `_draw_lot`."""
-        telling, random = self._telling, self._rng.random
-        count = len(telling)
-        for candidate in self._silent:
-            if candidate.others is None:  # it may have told since
-                candidate.extra = telling[int(random() * count)].extra
+        turns = self._turns
+        self._due += self._newcomers.admit(known, least + turns.idle, turns.cost)
 
     def _refresh(self, ready: Sequence[Node], now: float) -> None:
         """Brings up to date what changes slowly: members, weights, means, fading."""
         known = self._candidates
-        self._update_means(known, TUNING.mean_gain, 1.0)
+        means, turns = self._means, self._turns
+        means.update(known, 1.0, MEANS.gain, self._old_counts.deaf_until)
         missed = self._look_for_missed(known, now)
         if now >= self._step_at:
             self._equalizer.step(self._newcomers.grown(ready, now), now, missed)
             self._step_at = now + self._update_period
             self._known = {candidate.load: candidate for candidate in known}
-            if self._has_sent_enough():
-                self._find_starved(known)
+            if self._starved.has_enough(self._picked, len(known)):
+                self._due += self._starved.find(known)
         # Turns count by their mean, which doubles soon where there were few.
         longest = min(TUNING.refresh_period, now - self._began_at)
-        pause = max(TUNING.shortest_horizon, longest)
+        pause = max(MEANS.shortest_horizon, longest)
         self._refresh_at = min(self._step_at, now + pause)
         self._update_costs(len(known), now)
         weights = self._equalizer.weights(ready)
         for candidate, weight in zip(known, weights, strict=True):
             candidate.weight = weight
-        self._mean_turns = sum(candidate.turns for candidate in known) / len(known)
-        self._newcomers.look(ready, now, self._mean_turns)
-        self._fade_turns(self._known.values(), now)
+        turns.average(known)
+        self._newcomers.look(ready, now, turns.mean)
+        turns.fade(self._known.values(), now)
         for candidate in self._known.values():  # the absent too: the epoch is new
             candidate.extra = 0.0
             self._rescore(candidate, now)
-        self._telling = [each for each in known if each.others is not None]
-        self._silent = [each for each in known if each.others is None]
-        if not self._telling:
-            self._silent = []
+        self._silent.look(known)
 
     def _refresh_part(
         self, ready: Sequence[Node], ranking: Ranking, now: float
@@ -482,23 +391,25 @@ class WeightedLeastLoaded:
         last = first + TUNING.part
         part, nodes = known[first:last], ready[first:last]
         self._next = last
-        passed, picked = now - self._epoch, self._picked - self._counted
+        means, turns = self._means, self._turns
+        passed, picked = now - means.epoch, turns.picks_since(self._picked)
         periods = min(100.0, passed / TUNING.refresh_period)
-        gain = 1.0 - (1.0 - TUNING.mean_gain) ** periods
-        self._update_means(part, gain, len(part) / len(known))
+        gain = 1.0 - (1.0 - MEANS.gain) ** periods
+        share = len(part) / len(known)
+        means.update(part, share, gain, self._old_counts.deaf_until)
         missed = self._look_for_missed(part, now)
         grown = [node for node in nodes if self._newcomers.is_grown(node.load)]
         self._equalizer.step_part(grown, now, missed)
         self._equalizer.sum_up(nodes, begins=first == 0)
         if self._is_checking:
-            self._find_starved(part)
+            self._due += self._starved.find(part)
         self._update_costs(len(known), now)
-        ranking.horizon = self._horizon
-        self._mean_turns += self._turn_cost * picked / len(known)
+        ranking.horizon = means.horizon
+        turns.mean += turns.cost * picked / len(known)
         weights = self._equalizer.weights_of(nodes)
         for candidate, weight in zip(part, weights, strict=True):
             candidate.weight = weight
-        self._fade_turns(part, now)
+        turns.fade(part, now)
         for candidate in part:
             self._rescore(candidate, now)
             ranking.put(candidate, now)
@@ -520,44 +431,13 @@ class WeightedLeastLoaded:
     def _begin_round(self, ready: Sequence[Node], ranking: Ranking, now: float) -> None:
         """What takes long, but not with the end of a round, which takes as long."""
         known = self._candidates
-        self._is_checking = self._has_sent_enough()
+        self._is_checking = self._starved.has_enough(self._picked, len(known))
         if len(self._known) > len(known):
             self._known = {candidate.load: candidate for candidate in known}
-        self._mean_turns = sum([each.turns for each in known]) / len(known)
-        if self._newcomers.look(ready, now, self._mean_turns):
+        self._turns.average(known)
+        if self._newcomers.look(ready, now, self._turns.mean):
             for each in known:
                 ranking.put(each, now)
-
-    def _update_means(self, part: list[Candidate], gain: float, share: float) -> None:
-        """Of latency, utilization, our requests, and others' by what was told since
-        these were looked at. They are a share of all, by which they count."""
-        latencies = [each.load.latency for each in part if each.load.latency]
-        if latencies:
-            total = sum(latencies)
-            squares = sum(each.load.squared_latency for each in part)
-            remaining = TUNING.remaining * squares / (2.0 * total)
-            by = share if self._latency else 1.0
-            self._latency += by * (total / len(latencies) - self._latency)
-            self._remaining += by * (remaining - self._remaining)
-        tells = [each.load for each in part if each.others is not None]
-        used = sum(min(1.0, load.utilization()) for load in tells) / len(part)
-        self._used += share * (used - self._used)
-        own = sum(each.load.in_flight for each in part) / len(part)
-        self._own += share * (own - self._own)
-        mean = self._mean_others
-        # Capped, so that one absurd report cannot move the mean for long.
-        cap = 2.0 * abs(mean) + 2.0
-        told = [
-            min(each.others / each.weight, cap)
-            for each in part
-            if each.others is not None and each.reported_at > each.looked_at
-        ]
-        if told:
-            self._mean_others += gain * (sum(told) / len(told) - mean)
-        elif self._epoch >= self._deaf_until and not any(
-            each.others is not None for each in part
-        ):
-            self._mean_others -= gain * mean  # nobody tells any more
 
     def _look_for_missed(self, part: list[Candidate], now: float) -> set[Load]:
         """Whose reports have ended. What they said of others' requests is forgotten."""
@@ -570,49 +450,10 @@ class WeightedLeastLoaded:
 
     def _update_costs(self, count: int, now: float) -> None:
         """What a turn and an error count, by how much there is to do."""
-        picked = self._picked - self._counted
-        self._counted = self._picked
-        kept = exp((self._epoch - now) / TUNING.turn_memory)
-        self._recent = self._recent * kept + picked
-        self._epoch = now
-        self._horizon = max(self._latency, self._remaining, TUNING.shortest_horizon)
-        requests = max(0.0, self._mean_others) + self._own
-        full = (self._used / TUNING.half_used) ** TUNING.steepness
-        steeper = TUNING.power_in_use - TUNING.power
-        power = TUNING.power + steeper * full / (1.0 + full)
-        self._busy = 1.0 - 1.0 / (1.0 + requests) ** power
-        self._idle = 1.0 / (1.0 + requests) ** TUNING.power
-        self._most_errors = TUNING.most_errors * (1.0 + requests)
-        self._probe_worth.update(self._latency, self._own, requests)
-        idle = max(TUNING.least_idle, 1.0 - self._busy)
-        self._turn_cost = idle / max(1.0, self._recent / count)
-
-    def _fade_turns(self, part: Iterable[Candidate], now: float) -> None:
-        """Brings turns nearer to the mean. Those that were taken when a turn cost more,
-        or less, count as much as one now."""
-        mean, cost = self._mean_turns, self._turn_cost
-        for candidate in part:
-            kept = exp((candidate.looked_at - now) / TUNING.turn_memory)
-            kept *= cost / candidate.turn_cost
-            candidate.turns = mean + (candidate.turns - mean) * kept
-            candidate.turn_cost = cost
-            candidate.turn = cost / candidate.weight
-            candidate.more = (1.0 + cost) / candidate.weight
-            candidate.looked_at = now
-
-    def _has_sent_enough(self) -> bool:
-        """To tell who is starved."""
-        if self._picked - self._checked < len(self._candidates) / TUNING.floor:
-            return False
-        self._checked = self._picked
-        return True
-
-    def _find_starved(self, part: list[Candidate]) -> None:
-        """Whoever got less than the floor gets the next picks: has it recovered?"""
-        for candidate in part:
-            if candidate.load.started == candidate.started:
-                self._due.append(candidate)
-            candidate.started = candidate.load.started
+        means = self._means
+        means.begin_epoch(now)
+        self._turns.update(means, self._picked, count, now)
+        self._probe_worth.update(means.latency, means.own, means.requests)
 
     # --- who is there -----------------------------------------------------------------
 
@@ -627,7 +468,7 @@ class WeightedLeastLoaded:
         for candidate in self._candidates:
             candidate.index = candidate.slot = ABSENT
         before = len(self._candidates) or len(ready)
-        self._recent *= len(ready) / before
+        self._turns.scale(len(ready) / before)
         self._candidates = [known[node.load] for node in ready]
         for index, candidate in enumerate(self._candidates):
             candidate.index = index
@@ -647,11 +488,11 @@ class WeightedLeastLoaded:
             if was_ranking:
                 self._refresh_at = now  # for one epoch
             return
-        self._ranking = Ranking(self._candidates, self._horizon)
+        self._ranking = Ranking(self._candidates, self._means.horizon)
         self._next = 0
         if not was_ranking:
             self._equalizer.end_round(ready, now)
-        self._newcomers.look(ready, now, self._mean_turns)
+        self._newcomers.look(ready, now, self._turns.mean)
         weights = self._equalizer.weights_of(ready)
         for candidate, weight in zip(self._candidates, weights, strict=True):
             candidate.weight = weight
@@ -666,7 +507,7 @@ class WeightedLeastLoaded:
         known = self._known
         if not known:
             self._began_at = now
-        self._checked = self._picked  # a newcomer is not starved yet
+        self._starved.begin_again(self._picked)
         count = len(known) or 1
         mean = sum(candidate.turns for candidate in known.values()) / count
         for node in ready:
@@ -681,7 +522,8 @@ class WeightedLeastLoaded:
     def __repr__(self) -> str:
         return (
             f"<weighted least loaded over {len(self._candidates)}, "
-            f"{self._busy:.0%} busy, horizon {self._horizon * 1000:.0f} ms>"
+            f"{self._turns.busy:.0%} busy, "
+            f"horizon {self._means.horizon * 1000:.0f} ms>"
         )
 
 
