@@ -67,6 +67,10 @@ class Newcomers:
             self._young = {node.load for node in ready if node.load not in grown}
         return bool(self.members or before)
 
+    def shares(self, ready: Sequence[Node], now: float) -> list[float]:
+        """The share of each, 1.0 of those that are in no slow start."""
+        return self._slow_start.shares(ready, now)
+
     def grown(self, ready: Sequence[Node], now: float) -> list[Node]:
         """Who is judged by utilization: a small share's is low as it should be."""
         shares = self._slow_start.shares(ready, now - REPORT_LAG)

@@ -8,6 +8,8 @@ few of its own to know the load, and if backends are busy. Busy clients do not p
 
 from math import inf
 
+from lbclient.pickers.means import Means
+
 LONG = 0.05  # seconds that requests take: 200 times what it costs to be asked
 FEW = 0.5  # of our requests in flight on each backend
 QUIET = 0.5  # requests of anybody on each backend; with fewer it takes turns anyway
@@ -29,9 +31,9 @@ class ProbeWorth:
         self._at = -inf
         self.is_on = False
 
-    def update(self, latency: float, own: float, all_: float) -> None:
-        """Takes means: of a request's latency, and of requests on a backend."""
-        wanted = latency > LONG and own < FEW and all_ > QUIET
+    def update(self, means: Means) -> None:
+        """Takes what is usual of the backends."""
+        wanted = means.latency > LONG and means.own < FEW and means.requests > QUIET
         self.is_on = wanted and self._rate > 0.0
 
     def spend(self, now: float) -> bool:

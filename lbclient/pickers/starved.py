@@ -10,12 +10,16 @@ FLOOR = 0.01  # of a fair share; less is noticed and made up for
 
 
 class Starved:
-    """Looks for who got less than the floor. Owned by a picker."""
+    """Looks for who got less than the floor. Owned by a picker.
 
-    __slots__ = ("_checked",)
+    `is_checking` is for who looks at some at a time: it says if they are looked for.
+    """
+
+    __slots__ = ("_checked", "is_checking")
 
     def __init__(self) -> None:
         self._checked = 0  # picks, at the last look
+        self.is_checking = False
 
     def has_enough(self, picked: int, count: int) -> bool:
         """Whether picks since the last look, of all that were ever, suffice to tell."""

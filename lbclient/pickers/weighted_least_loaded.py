@@ -29,9 +29,8 @@ Who does not tell is taken to be as busy as another one, see `silent_backends`. 
 next to no picks gets the next ones, see `starved`.
 
 Up to `all_at_once` backends are looked at together, a few times a second, and their
-scores are kept in a list. Of more of them a few are looked at now and then, and a heap
-has their scores, see `ranking`: so no pick takes long, and none longer where there are
-more.
+scores are kept in a list. Of more of them a few are looked at now and then, see
+`rounds`: so no pick takes long, and none longer where there are more.
 """
 
 from collections.abc import Sequence
@@ -45,18 +44,15 @@ from lbclient.core.protocols import N, Node
 from lbclient.pickers.candidate import ABSENT, Candidate
 from lbclient.pickers.equalizer import Equalizer
 from lbclient.pickers.means import TUNING as MEANS
-from lbclient.pickers.means import Means
 from lbclient.pickers.newcomers import Newcomers
 from lbclient.pickers.objective import Objective
 from lbclient.pickers.old_counts import TUNING as OLD_COUNTS
-from lbclient.pickers.old_counts import OldCounts
 from lbclient.pickers.options import between
+from lbclient.pickers.overview import Overview, weigh
 from lbclient.pickers.probe_worth import MOST_WANTED, ProbeWorth
-from lbclient.pickers.ranking import Ranking
+from lbclient.pickers.rounds import Rounds
 from lbclient.pickers.silent_backends import SilentBackends
 from lbclient.pickers.slow_start import SLOW_START, SlowStart
-from lbclient.pickers.starved import Starved
-from lbclient.pickers.turn_taking import TurnTaking
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,20 +61,15 @@ class PickingTuning:
     plays them, with `benchmarks.picks` for what a pick costs."""
 
     ageing_step: float = 0.125  # of the horizon; what is told may look older by so much
-    refresh_period: float = 0.25  # seconds; errors fade by 2.5 % in it, turns by 5 %
-
     most_errors: float = 3.0  # times (mean requests + 1); who has them is picked last
     # Horizons, until a report is old; asking by then took 0.7 probes a request in
     # S10_sparse.
     stale: float = 2.0
 
-    # Many backends. By `benchmarks.picks`, with `all_at_once` a list and a heap cost
-    # the same at 1,000 picks a second. What is done at once takes 50 us at most.
+    # By `benchmarks.picks` a list and a heap cost the same at 1,000 picks a second with
+    # so many.
     all_at_once: int = 64  # backends; of more the oldest news wait ...
     most_news: int = 128  # ... for the next pick, if more than this are new
-    part: int = 16  # of them are looked at at once
-    looks: float = 0.25  # for each pick, at 2 us each; but that many a second ...
-    fewest_looks: float = 32.0  # ... in any case: all of 1,000 in half a minute
 
 
 TUNING = PickingTuning()
@@ -115,25 +106,17 @@ class WeightedLeastLoaded:
         "_built_for",
         "_candidates",
         "_due",
-        "_equalizer",
         "_faded",
-        "_is_checking",
         "_known",
-        "_means",
-        "_newcomers",
-        "_next",
-        "_old_counts",
+        "_overview",
         "_picked",
         "_probe_worth",
-        "_ranking",
         "_refresh_at",
         "_rng",
+        "_rounds",
         "_scores",
         "_silent",
-        "_slow_start",
-        "_starved",
         "_step_at",
-        "_turns",
         "_update_period",
         "_written",
         "probes",
@@ -154,29 +137,25 @@ class WeightedLeastLoaded:
         headroom: float = HEADROOM,
     ) -> None:
         self._rng = rng
-        self._slow_start = SlowStart(between("slow_start", slow_start, 0.0, 3600.0))
-        self._newcomers = Newcomers(self._slow_start)
         self._probe_worth = ProbeWorth(between("probe_rate", probe_rate, 0.0, 1000.0))
-        self._means = Means()
-        self._turns = TurnTaking()
-        self._old_counts = OldCounts()
         self._silent = SilentBackends(rng)
-        self._starved = Starved()
         self.probes: list[Node] = []
         favor_fast = between("favor_fast", favor_fast, 0.0, 1.0)
         headroom = between("headroom", headroom, 0.0, 0.9)
-        self._equalizer = Equalizer(
+        equalizer = Equalizer(
             between("gain", gain, 0.0, 2.0),
             between("bound", bound, 0.0, 3.0),
             between("blackout", blackout, 0.0, 3600.0),
             between("expiration", expiration, 0.1, 86400.0),
             Objective(favor_fast, headroom) if favor_fast else None,
         )
+        window = between("slow_start", slow_start, 0.0, 3600.0)
+        self._overview = Overview(equalizer, Newcomers(SlowStart(window)))
         self._update_period = between("update_period", update_period, 0.1, 3600.0)
         self._built_for: Sequence[Node] = ()
         self._candidates: list[Candidate] = []  # parallel to it
         self._scores: list[float] = []  # parallel too, so that to pick is to find a min
-        self._ranking: Ranking | None = None  # of many: it has their scores
+        self._rounds: Rounds | None = None  # of many, which have their scores
         self._known: dict[Load, Candidate] = {}  # these and those that left lately
         self._written: list[Load] = []
         self._due: list[Candidate] = []  # the next picks are theirs
@@ -186,8 +165,6 @@ class WeightedLeastLoaded:
         self._age_at = -inf
         self._faded = 1.0  # exp((epoch - now) / horizon), by steps of the clock
         self._picked = 0  # ever
-        self._next = 0  # who of many is looked at next
-        self._is_checking = False  # for who is starved
 
     def pick(self, ready: Sequence[N], now: float) -> N:
         if ready is not self._built_for:
@@ -197,7 +174,7 @@ class WeightedLeastLoaded:
         if self._written:
             self._take_news(now)
         scores = self._scores
-        if self._ranking is None and not self._due:
+        if self._rounds is None and not self._due:
             index = scores.index(min(scores))
         else:
             index = self._next_index(now)
@@ -222,22 +199,22 @@ class WeightedLeastLoaded:
 
     def _least(self, now: float) -> int:
         """The index of the lowest score."""
-        if self._ranking is None:
+        if self._rounds is None:
             return self._scores.index(min(self._scores))
-        return self._ranking.least(now)
+        return self._rounds.ranking.least(now)
 
     def probed(self, node: Node, report: LoadReport | None, now: float) -> None:
         """Does nothing: the node's load has the report already."""
 
     def weights(self, ready: Sequence[N], now: float) -> Sequence[float]:
-        shares = self._slow_start.shares(ready, now)
-        return _scaled(self._equalizer.weights(ready), shares)
+        shares = self._overview.newcomers.shares(ready, now)
+        return _scaled(self._overview.equalizer.weights(ready), shares)
 
     def _ask(self, ready: Sequence[Node], now: float) -> None:
         """Is the next one as idle as we think? No pick waits for the answer."""
         index = self._least(now)
         told_at = self._candidates[index].reported_at
-        is_old = now - told_at > TUNING.stale * self._means.horizon
+        is_old = now - told_at > TUNING.stale * self._overview.means.horizon
         if is_old and len(self.probes) < MOST_WANTED and self._probe_worth.spend(now):
             self.probes.append(ready[index])
 
@@ -245,8 +222,8 @@ class WeightedLeastLoaded:
 
     def _take_news(self, now: float) -> None:
         """Looks at the loads that were written since the last pick, and only those."""
-        if self._ranking is not None:
-            self._take_some_news(self._ranking, now)
+        if self._rounds is not None:
+            self._take_latest_news(self._rounds, now)
             return
         for load in self._written:
             load.is_written = False
@@ -261,8 +238,8 @@ class WeightedLeastLoaded:
                 self._scores[candidate.slot] = score
         self._written.clear()
 
-    def _take_some_news(self, ranking: Ranking, now: float) -> None:
-        """The same among many: the latest only, if there are many."""
+    def _take_latest_news(self, rounds: Rounds, now: float) -> None:
+        """Does the same among many: for the latest only, if there are many."""
         written = self._written
         for _ in range(min(len(written), TUNING.most_news)):
             load = written.pop()
@@ -272,16 +249,12 @@ class WeightedLeastLoaded:
                 continue
             if load.reported_at != candidate.reported_at or load.report is None:
                 self._learn(candidate)
-                if now >= candidate.step_at and candidate.index != ABSENT:
-                    candidate.step_at = now + self._update_period
-                    if self._newcomers.is_grown(load):
-                        node = self._built_for[candidate.index]
-                        candidate.weight = self._equalizer.step_one(node, now)
+                rounds.reported(candidate, now)
             if candidate.others is None:
-                others = self._means.others
+                others = self._overview.means.others
                 self._silent.draw(candidate, self._candidates, others, now)
             self._rescore(candidate, now)
-            ranking.put(candidate, now)
+            rounds.ranking.put(candidate, now)
 
     def _learn(self, candidate: Candidate) -> None:
         """Takes from a new report how many requests others have there."""
@@ -296,7 +269,7 @@ class WeightedLeastLoaded:
                 # The backend counted those of ours that it had: not what we sent since.
                 counted = load.in_flight - load.sent_since_report
                 all_there = active if report.active is None else report.active
-                counts = self._old_counts
+                counts = self._overview.old_counts
                 if counted > 2 * all_there + OLD_COUNTS.margin:
                     counts.doubt(candidate)
                 now = load.reported_at
@@ -308,9 +281,10 @@ class WeightedLeastLoaded:
     def _rescore(self, candidate: Candidate, now: float) -> None:
         """Computes a score from what is known. What others have fades towards the
         mean, from when it was told."""
-        load, means = candidate.load, self._means
-        weight = candidate.weight
-        candidate.base = (load.in_flight + self._turns.busy) / weight + candidate.turns
+        load, overview = candidate.load, self._overview
+        means, weight = overview.means, candidate.weight
+        busy = overview.turns.busy
+        candidate.base = (load.in_flight + busy) / weight + candidate.turns
         if load.erred_at > now - FORGOTTEN_AFTER:
             most = TUNING.most_errors * (1.0 + means.requests)
             candidate.base += min(most, load.recent_errors(now))
@@ -319,7 +293,7 @@ class WeightedLeastLoaded:
             return
         told_at = candidate.reported_at
         extra = others / weight - means.others
-        if self._ranking is not None:
+        if self._rounds is not None:
             candidate.extra, candidate.told_at = extra, told_at
             return
         age = ((told_at if told_at < now else now) - means.epoch) / means.horizon
@@ -328,139 +302,73 @@ class WeightedLeastLoaded:
     # --- what changes slowly ----------------------------------------------------------
 
     def _age_all(self, ready: Sequence[Node], now: float) -> None:
-        if self._newcomers.members:
-            self._newcomers.give_credit(self._picked)
-        if self._ranking is not None:
-            self._refresh_part(ready, self._ranking, now)
+        newcomers, means = self._overview.newcomers, self._overview.means
+        if newcomers.members:
+            newcomers.give_credit(self._picked)
+        if self._rounds is not None:
+            self._look_at_part(self._rounds, now)
             return
         if now >= self._refresh_at:
             self._refresh(ready, now)
         if self._silent.members:
             self._silent.draw_for_all()
-        means = self._means
         faded = self._faded = exp((means.epoch - now) / means.horizon)
         scores = self._scores
         for index, each in enumerate(self._candidates):
             scores[index] = each.base + each.extra * faded
-        if self._newcomers.members:
-            known = []
-            for each in self._newcomers.members:
-                known.append((each, scores[each.index]))
+        if newcomers.members:
+            scored = []
+            for each in newcomers.members:
+                scored.append((each, scores[each.index]))
                 scores[each.index] = inf
-            self._admit(known, min(scores))
+            self._due += self._overview.due_newcomers(scored, min(scores))
         self._age_at = min(self._refresh_at, now + TUNING.ageing_step * means.horizon)
-
-    def _admit(self, known: list[tuple[Candidate, float]], least: float) -> None:
-        turns = self._turns
-        self._due += self._newcomers.admit(known, least + turns.idle, turns.cost)
 
     def _refresh(self, ready: Sequence[Node], now: float) -> None:
         """Brings up to date what changes slowly: members, weights, means, fading."""
-        known = self._candidates
-        means, turns = self._means, self._turns
-        means.update(known, 1.0, MEANS.gain, self._old_counts.deaf_until)
-        missed = self._look_for_missed(known, now)
+        known, overview = self._candidates, self._overview
+        turns, newcomers = overview.turns, overview.newcomers
+        overview.update_means(known, 1.0, MEANS.gain)
+        missed = overview.look_for_missed(known, now)
         if now >= self._step_at:
-            self._equalizer.step(self._newcomers.grown(ready, now), now, missed)
+            overview.equalizer.step(newcomers.grown(ready, now), now, missed)
             self._step_at = now + self._update_period
-            self._known = {candidate.load: candidate for candidate in known}
-            if self._starved.has_enough(self._picked, len(known)):
-                self._due += self._starved.find(known)
+            self._forget_absent()
+            if overview.starved.has_enough(self._picked, len(known)):
+                self._due += overview.starved.find(known)
         # Turns count by their mean, which doubles soon where there were few.
-        longest = min(TUNING.refresh_period, now - self._began_at)
+        longest = min(MEANS.refresh_period, now - self._began_at)
         pause = max(MEANS.shortest_horizon, longest)
         self._refresh_at = min(self._step_at, now + pause)
-        self._update_costs(len(known), now)
-        weights = self._equalizer.weights(ready)
-        for candidate, weight in zip(known, weights, strict=True):
-            candidate.weight = weight
+        overview.begin_epoch(self._picked, len(known), now)
+        self._probe_worth.update(overview.means)
+        weigh(known, overview.equalizer.weights(ready))
         turns.average(known)
-        self._newcomers.look(ready, now, turns.mean)
+        newcomers.look(ready, now, turns.mean)
         turns.fade(self._known.values(), now)
         for candidate in self._known.values():  # the absent too: the epoch is new
             candidate.extra = 0.0
             self._rescore(candidate, now)
         self._silent.look(known)
 
-    def _refresh_part(
-        self, ready: Sequence[Node], ranking: Ranking, now: float
-    ) -> None:
-        """The same for some of many. It is those of the last round by which the others
-        are judged, or of its last part."""
-        known, first = self._candidates, self._next
-        last = first + TUNING.part
-        part, nodes = known[first:last], ready[first:last]
-        self._next = last
-        means, turns = self._means, self._turns
-        passed, picked = now - means.epoch, turns.picks_since(self._picked)
-        periods = min(100.0, passed / TUNING.refresh_period)
-        gain = 1.0 - (1.0 - MEANS.gain) ** periods
-        share = len(part) / len(known)
-        means.update(part, share, gain, self._old_counts.deaf_until)
-        missed = self._look_for_missed(part, now)
-        grown = [node for node in nodes if self._newcomers.is_grown(node.load)]
-        self._equalizer.step_part(grown, now, missed)
-        self._equalizer.sum_up(nodes, begins=first == 0)
-        if self._is_checking:
-            self._due += self._starved.find(part)
-        self._update_costs(len(known), now)
-        ranking.horizon = means.horizon
-        turns.mean += turns.cost * picked / len(known)
-        weights = self._equalizer.weights_of(nodes)
-        for candidate, weight in zip(part, weights, strict=True):
-            candidate.weight = weight
-        turns.fade(part, now)
-        for candidate in part:
-            self._rescore(candidate, now)
-            ranking.put(candidate, now)
-        if self._next >= len(known):
-            self._next = 0
-            self._equalizer.end_round(ready, now)
-        elif first == 0:
-            self._begin_round(ready, ranking, now)
-        if self._newcomers.members:
-            members = [
-                (each, ranking.score(each, now)) for each in self._newcomers.members
-            ]
-            self._admit(members, ranking.lowest(now))
-        often = picked / passed if passed > 0.0 else 0.0
-        looks = max(TUNING.fewest_looks, TUNING.looks * often)
-        looks = min(len(known) / TUNING.refresh_period, looks)
-        self._age_at = now + TUNING.part / looks
+    def _look_at_part(self, rounds: Rounds, now: float) -> None:
+        """Does the same for some of many."""
+        self._due += rounds.look(self._picked, now, self._rescore)
+        self._probe_worth.update(self._overview.means)
+        if rounds.has_begun and len(self._known) > len(self._candidates):
+            self._forget_absent()
+        self._age_at = rounds.look_at
 
-    def _begin_round(self, ready: Sequence[Node], ranking: Ranking, now: float) -> None:
-        """What takes long, but not with the end of a round, which takes as long."""
-        known = self._candidates
-        self._is_checking = self._starved.has_enough(self._picked, len(known))
-        if len(self._known) > len(known):
-            self._known = {candidate.load: candidate for candidate in known}
-        self._turns.average(known)
-        if self._newcomers.look(ready, now, self._turns.mean):
-            for each in known:
-                ranking.put(each, now)
-
-    def _look_for_missed(self, part: list[Candidate], now: float) -> set[Load]:
-        """Whose reports have ended. What they said of others' requests is forgotten."""
-        missed = set()
-        for candidate in part:
-            if candidate.report_gaps.look(candidate.load, candidate.answers, now):
-                missed.add(candidate.load)
-                candidate.others = None
-        return missed
-
-    def _update_costs(self, count: int, now: float) -> None:
-        """What a turn and an error count, by how much there is to do."""
-        means = self._means
-        means.begin_epoch(now)
-        self._turns.update(means, self._picked, count, now)
-        self._probe_worth.update(means.latency, means.own, means.requests)
+    def _forget_absent(self) -> None:
+        self._known = {candidate.load: candidate for candidate in self._candidates}
 
     # --- who is there -----------------------------------------------------------------
 
     def _follow(self, ready: Sequence[Node], now: float) -> None:
         """Takes new members. Cheap where all are known: full ones leave and return."""
-        if self._newcomers.members:
-            self._newcomers.give_credit(self._picked)
+        overview, newcomers = self._overview, self._overview.newcomers
+        if newcomers.members:
+            newcomers.give_credit(self._picked)
         known = self._known
         if not all(node.load in known for node in ready):
             self._welcome(ready, now)
@@ -468,36 +376,31 @@ class WeightedLeastLoaded:
         for candidate in self._candidates:
             candidate.index = candidate.slot = ABSENT
         before = len(self._candidates) or len(ready)
-        self._turns.scale(len(ready) / before)
+        overview.turns.scale(len(ready) / before)
         self._candidates = [known[node.load] for node in ready]
         for index, candidate in enumerate(self._candidates):
             candidate.index = index
         self._scores = [0.0] * len(self._candidates)
-        self._newcomers.follow(self._candidates, self._picked, now)
-        if self._newcomers.members:
+        newcomers.follow(self._candidates, self._picked, now)
+        if newcomers.members:
             self._refresh_at = now  # their shares depend on who else is there
         self._due = [each for each in self._candidates if each in self._due]
         self._age_at = now  # for their scores
         self._built_for = ready
-        self._begin_ranking(ready, now)
+        self._begin_rounds(ready, now)
 
-    def _begin_ranking(self, ready: Sequence[Node], now: float) -> None:
-        """Where there are too many to look at all of them."""
-        was_ranking, self._ranking = self._ranking is not None, None
+    def _begin_rounds(self, ready: Sequence[Node], now: float) -> None:
+        """Begins to look at parts where there are too many to look at all of them."""
+        before, self._rounds = self._rounds, None
         if len(ready) <= TUNING.all_at_once:
-            if was_ranking:
+            if before is not None:
                 self._refresh_at = now  # for one epoch
             return
-        self._ranking = Ranking(self._candidates, self._means.horizon)
-        self._next = 0
-        if not was_ranking:
-            self._equalizer.end_round(ready, now)
-        self._newcomers.look(ready, now, self._turns.mean)
-        weights = self._equalizer.weights_of(ready)
-        for candidate, weight in zip(self._candidates, weights, strict=True):
-            candidate.weight = weight
-            self._rescore(candidate, now)
-            self._ranking.put(candidate, now)
+        overview, candidates = self._overview, self._candidates
+        self._rounds = Rounds(overview, ready, candidates, self._update_period, now)
+        if before is None:
+            overview.equalizer.end_round(ready, now)
+        self._rounds.begin(now, self._rescore)
 
     def _welcome(self, ready: Sequence[Node], now: float) -> None:
         """Lets newcomers start level: they have no turns to catch up with.
@@ -507,7 +410,7 @@ class WeightedLeastLoaded:
         known = self._known
         if not known:
             self._began_at = now
-        self._starved.begin_again(self._picked)
+        self._overview.starved.begin_again(self._picked)
         count = len(known) or 1
         mean = sum(candidate.turns for candidate in known.values()) / count
         for node in ready:
@@ -522,8 +425,8 @@ class WeightedLeastLoaded:
     def __repr__(self) -> str:
         return (
             f"<weighted least loaded over {len(self._candidates)}, "
-            f"{self._turns.busy:.0%} busy, "
-            f"horizon {self._means.horizon * 1000:.0f} ms>"
+            f"{self._overview.turns.busy:.0%} busy, "
+            f"horizon {self._overview.means.horizon * 1000:.0f} ms>"
         )
 
 

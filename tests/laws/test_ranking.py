@@ -12,6 +12,7 @@ from lbclient.core.model import LoadReport, Outcome, Verdict
 from lbclient.pickers import WeightedLeastLoaded
 from lbclient.pickers.candidate import ABSENT, Candidate
 from lbclient.pickers.ranking import AGAIN, ENTRIES, MOST_AGAIN, NEAR, Ranking
+from lbclient.pickers.rounds import TUNING as ROUNDS
 from lbclient.pickers.weighted_least_loaded import TUNING
 from lbclient.testing import FakeNode, fake_nodes
 
@@ -177,7 +178,7 @@ def test_all_of_many_are_looked_at_in_time() -> None:
     picker.pick(nodes, 100.0)
     candidate = picker._known[nodes[5].load]
     assert candidate.others == 7
-    assert TUNING.part < TUNING.fewest_looks  # each of these picks looks at a part
-    for second in range(16, 16 + 2 * (MANY // TUNING.part + 1)):
+    assert ROUNDS.part < ROUNDS.fewest_looks  # each of these picks looks at a part
+    for second in range(16, 16 + 2 * (MANY // ROUNDS.part + 1)):
         picker.pick(nodes, 100.0 + second)
     assert candidate.others is None
