@@ -23,7 +23,7 @@ import grpc
 import lbclient
 from lbclient.admin import shape
 from lbclient.client.kinds import is_channel
-from lbclient.client.statistics import MOST_ZONES, picker_of
+from lbclient.client.statistics import MOST_ZONES
 from lbclient.config import ChannelConfig, ServerConfig, is_disabled, settings
 from lbclient.core.errors import ConfigError
 from lbclient.core.model import TaskState
@@ -130,7 +130,7 @@ def of_channel(number: int, channel: Channel, room: int) -> dict[str, Any]:
         events = balancer.backends.events
         resolver = repr(balancer.backends.discovery.resolver).strip("<>")
         # What a picker's docstring begins with is its rule.
-        rule = (getdoc(type(picker_of(balancer))) or "").partition("\n")[0]
+        rule = (getdoc(type(balancer.pickers.inner())) or "").partition("\n")[0]
     backends = [of_backend(each, recent, now) for each in seen.backends[:room]]
     return {
         **told_of(seen, shape.CHANNEL),

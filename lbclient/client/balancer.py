@@ -8,7 +8,6 @@ that wait, `call_ends` counts those that end without an attempt. Decisions are t
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from random import Random
 from threading import get_ident
 from typing import TYPE_CHECKING
 
@@ -16,15 +15,12 @@ from lbclient.background.tasks import is_fatal
 from lbclient.client.backend_context import Dial
 from lbclient.client.backends.backend import Backend
 from lbclient.client.backends.backends import Backends
-from lbclient.client.backends.key_guests import KeyGuests
-from lbclient.client.backends.probing import Probing
 from lbclient.client.calls import call_throttling
-from lbclient.client.calls.answers import Answers
 from lbclient.client.calls.call_ends import CallEnds
 from lbclient.client.calls.call_keys import call_keys
-from lbclient.client.calls.resumable_streams import ResumableStreams
 from lbclient.client.calls.retry_policies import hedging_of, retry_policy_of
 from lbclient.client.channel_context import ChannelContext
+from lbclient.client.channel_pickers import ChannelPickers
 from lbclient.client.observers import Observers
 from lbclient.client.pending import Pending
 from lbclient.client.recent_picks import RecentPicks
@@ -33,8 +29,6 @@ from lbclient.core.criticality import named
 from lbclient.core.model import LoadReport, Outcome, TaskState, Verdict, new_outcome
 from lbclient.core.protocols import Picker, PickerFactory, Resolver, Subset
 from lbclient.core.retries.retry import Decision
-from lbclient.core.routing.keyed_picks import PickerForCall, sees_calls
-from lbclient.core.routing.spillover import Spillover
 from lbclient.core.statistics.counters import Counters
 from lbclient.core.throttles.throttling import Throttling
 from lbclient.grpc_seam import DEADLINE_EXCEEDED, is_ready
@@ -72,10 +66,7 @@ class Balancer:
         self.config = config = context.config
         self.clock = clock = context.clock
         self.observers = Observers() if observers is None else observers
-        self.picker = picker
-        self._answers = Answers(self.label, picker)
         self.call_keys = call_keys(self.label, config, picker)
-        self.probing = Probing(self.label, picker, clock)
         self.counters = Counters(STATUS_OF_NUMBER, REASONS)
         self.backends = backends = Backends(
             context,
@@ -98,11 +89,8 @@ class Balancer:
             choose=self._choose,
             trouble=lambda: backends.discovery.trouble,
         )
-        self.guests = KeyGuests(
-            context, self.connections, backends.idleness.waking, picker
-        )
-        self.streams = ResumableStreams(
-            context, self.connections, self.outliers, self._on_loop
+        self.pickers = ChannelPickers(
+            context, picker, spillover, backends, self._on_loop
         )
         # Of calls that name none; None: they are sent without one.
         level = config.criticality
@@ -113,7 +101,6 @@ class Balancer:
         self.retry_policy = retry_policy_of(config, context.rng)
         self.hedging = hedging_of(config, self.retry_policy)
         self.picks = RecentPicks(clock, self.outliers)
-        self._spillover = spillover
         self.rng = context.rng
         self._rest = context.rest
 
@@ -133,7 +120,8 @@ class Balancer:
     def _choose(
         self, now: float, counts: dict[int, int], hints: CallHints | None
     ) -> Backend | None:
-        picker = self.picker if hints is None else self._picker_for(hints)
+        pickers = self.pickers
+        picker = pickers.current if hints is None else pickers.for_call(hints)
         if self._rest.is_on:
             self._rest.end()
         lost = 0
@@ -155,23 +143,14 @@ class Balancer:
                 backend = ready[self.counters.total() % len(ready)]
                 is_connected = is_ready(backend.channel)
             if is_connected:
-                if self.probing.wanted:
-                    self.probing.ask()
+                if pickers.probing.wanted:
+                    pickers.probing.ask()
                 if self.picks.recent is not None:
-                    self.picks.chosen(backend, id(counts), now, self.picker)
+                    self.picks.chosen(backend, id(counts), now, pickers.current)
                 return backend
             lost += 1
             self.backends.lost(backend, is_second=lost == 2)
         return None
-
-    def _picker_for(self, hints: CallHints) -> Picker:
-        # Zones and priorities have an order of their own.
-        has_order = isinstance(self.picker, Spillover)
-        if hints.is_resumable and not hints.keys and not has_order:
-            return self.streams.picker
-        if sees_calls(self.picker):
-            return PickerForCall(self.picker, hints)
-        return self.picker
 
     # --- attempts ------------------------------------------------------------
 
@@ -192,8 +171,8 @@ class Balancer:
         took = now - attempt.sent_at
         self.counters.first_message.observe(took)
         attempt.backend.load.hear_first(took)
-        if self._answers.is_wanted:
-            self._answers.first_message(attempt, took, now)
+        if self.pickers.answers.is_wanted:
+            self.pickers.answers.first_message(attempt, took, now)
 
     def settle(  # noqa: C901  # the hot path, written out
         self,
@@ -232,8 +211,8 @@ class Balancer:
         if (observed := attempt.observed) is not None:
             took = outcome.latency + attempt.waited
             observed.attempt_over(code, took, outcome.verdict.value, then, now)
-        if attempt.hints is not None and self._answers.is_wanted:
-            self._answers.over(attempt, None if code else outcome.latency, now)
+        if attempt.hints is not None and self.pickers.answers.is_wanted:
+            self.pickers.answers.over(attempt, None if code else outcome.latency, now)
         if code == DEADLINE_EXCEEDED and (then is None or then.delay is None):
             self.connections.miss_deadline(backend)
         if self.picks.recent is not None:
@@ -258,8 +237,8 @@ class Balancer:
             self._on_loop(self.forget, attempt, tried)
             return
         self.call_ends.not_sent(attempt, was_sent=tried > 0)
-        if attempt.hints is not None and self._answers.is_wanted:
-            self._answers.over(attempt, None, self.clock())
+        if attempt.hints is not None and self.pickers.answers.is_wanted:
+            self.pickers.answers.over(attempt, None, self.clock())
         self._left(attempt.backend)
 
     def _left(self, backend: Backend) -> None:
@@ -276,34 +255,18 @@ class Balancer:
     # --- backends ------------------------------------------------------------
 
     def _backends_changed(self) -> None:
-        if self._spillover is not None:
-            self._heed_priorities()
-        self.guests.follow()
+        self.pickers.follow()
         if self.pending:
             self.pending.serve()
-
-    def _heed_priorities(self) -> None:
-        """Without any there is nothing to do at a pick, so nothing is done."""
-        if getattr(self.connections.subset, "has_priorities", False):
-            make, self._spillover = self._spillover, None
-            if make is not None and not isinstance(self.picker, Spillover):
-                self.picker = make(Random(self.rng.getrandbits(64)))
-                self.probing.serve(self.picker)
-                self._answers.serve(self.picker)
-                self.guests.serve(self.picker)
 
     def abort(self) -> None:
         """Ends without waiting what nobody is left for; calls in flight go on."""
         self.pending.cancel()
-        self.probing.close()
-        self.guests.close()
-        self.streams.close()
+        self.pickers.close()
         self.backends.abort()
 
     async def close(self, grace: float | None) -> None:
         """Cancels the waiting calls now and those in flight after `grace`."""
         self.pending.cancel()
-        self.probing.close()
-        self.guests.close()
-        self.streams.close()
+        self.pickers.close()
         await self.backends.close(grace)

@@ -234,9 +234,8 @@ class Channel(grpc.aio.Channel):
         """What its picker counts if it is weighted round robin; for metrics."""
         if self._balancer is None:
             return ()
-        picker = self._balancer.picker
-        pickers = getattr(picker, "pickers", (picker,))
-        found = (getattr(one, "updates", None) for one in pickers)
+        each = self._balancer.pickers.each()
+        found = (getattr(one, "updates", None) for one in each)
         return tuple(one for one in found if isinstance(one, SchedulerUpdates))
 
     def _label(self) -> str:

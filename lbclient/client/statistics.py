@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from lbclient.config.identity import home_zone
 from lbclient.core.outliers.relative_costs import RelativeCost
-from lbclient.core.protocols import Picker
 from lbclient.core.routing.locality import Rank, rank
 from lbclient.core.routing.spill_control import limit_of, utilization
 from lbclient.core.routing.spillover import Spillover
@@ -403,12 +402,6 @@ def why_in_subset(place: int | None, size: int, count: int) -> str:
     return choice if place < size else f"stands in for another: {choice}"
 
 
-def picker_of(balancer: "Balancer") -> Picker:
-    """The picker that was chosen, within spill-over or not."""
-    picker = balancer.picker
-    return picker.inner if isinstance(picker, Spillover) else picker
-
-
 def zone_statistics(
     balancer: "Balancer", weights: dict["Backend", float], now: float
 ) -> tuple[ZoneStatistics, ...]:
@@ -420,7 +413,7 @@ def zone_statistics(
     if not any(name or its.priority for its, name in by_zone):
         return ()
     total = sum(weights.values()) or 1.0
-    spills = isinstance(balancer.picker, Spillover)
+    spills = isinstance(balancer.pickers.current, Spillover)
     return tuple(
         _zone_statistics(
             name,
@@ -465,9 +458,9 @@ def channel_statistics(
     balancer: "Balancer", target: str, name: str
 ) -> ChannelStatistics:
     now = balancer.clock()
-    pool, counters = balancer.pool, balancer.counters
+    pool, counters, pickers = balancer.pool, balancer.counters, balancer.pickers
     ready, nodes = pool.read_ready(), pool.nodes.values()
-    weights = balancer.picker.weights(ready, now) if ready else ()
+    weights = pickers.current.weights(ready, now) if ready else ()
     weight_of = dict(zip(ready, weights, strict=True))
     in_flight = [
         node.load.in_flight
@@ -499,7 +492,7 @@ def channel_statistics(
     return ChannelStatistics(
         target=target,
         state=balancer.backends.connectivity.state().name.lower(),
-        picker=type(picker_of(balancer)).__name__,
+        picker=type(pickers.inner()).__name__,
         subset=repr(balancer.connections.subset),
         subset_size=pool.subset_size(),
         calls={
@@ -549,22 +542,16 @@ def channel_statistics(
         },
         name=name,
         zones=zone_statistics(balancer, weight_of, now),
-        spilled=getattr(balancer.picker, "spilled", 0),
+        spilled=getattr(pickers.current, "spilled", 0),
         hedges=counters.hedges,
         hedges_won=0 if balancer.hedging is None else balancer.hedging.won,
         hedges_withheld=dict(balancer.hedging.withheld) if balancer.hedging else {},
         workers=WorkerStatistics(*balancer.connections.workers.counts()),
-        keyed_picks=_total(balancer.picker, "keyed_picks"),
-        first_choices=_total(balancer.picker, "first_choices"),
-        asked_keys=_total(balancer.picker, "asked_keys"),
-        expected_hits=_total(balancer.picker, "expected_hits"),
+        keyed_picks=pickers.total("keyed_picks"),
+        first_choices=pickers.total("first_choices"),
+        asked_keys=pickers.total("asked_keys"),
+        expected_hits=pickers.total("expected_hits"),
         first_message=latency_statistics(counters.first_message),
-        resumable_streams=balancer.streams.count,
-        stream_moves=balancer.streams.asked,
+        resumable_streams=pickers.streams.count,
+        stream_moves=pickers.streams.asked,
     )
-
-
-def _total(picker: Picker, name: str) -> int:
-    """What a picker counts, or all pickers of zones and priorities together."""
-    pickers = getattr(picker, "pickers", (picker,))
-    return int(sum(getattr(one, name, 0) for one in pickers))

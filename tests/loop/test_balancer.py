@@ -245,7 +245,7 @@ async def test_a_retry_goes_to_the_less_loaded_of_the_others() -> None:
     """Where the policy insists on the one that has just refused."""
     async with Fleet(3) as fleet:
         await earn(fleet, 10)
-        fleet.balancer.picker = Insists()
+        fleet.balancer.pickers.current = Insists()
         refuses, busy, idle = (fleet.servers[n] for n in (0, 1, 2))
         for server in (busy, idle):
             server.serve = hold
@@ -268,7 +268,7 @@ async def test_a_retry_goes_to_the_less_loaded_of_the_others() -> None:
 async def test_a_retry_goes_to_another_at_the_same_instant() -> None:
     async with Fleet(2) as fleet:
         await earn(fleet, 2)
-        fleet.balancer.picker = Insists()
+        fleet.balancer.pickers.current = Insists()
         fleet.servers[0].serve = refuse
         began_at = now()
         await fleet.call(timeout=10.0)
@@ -289,7 +289,7 @@ async def test_all_that_was_in_flight_when_a_backend_dies_is_retried() -> None:
     limit = 4 * BURST
     async with Fleet(2, active_limit=limit, idempotent=(METHOD,)) as fleet:
         await earn(fleet, limit)
-        fleet.balancer.picker = Insists()
+        fleet.balancer.pickers.current = Insists()
         fleet.servers[0].serve = hold
         calls = [fleet.call() for _ in range(limit)]
         await asyncio.sleep(MOMENT)
@@ -510,7 +510,7 @@ async def test_a_call_without_a_backend_ends_with_its_channel(how: str) -> None:
 async def test_a_connection_that_a_pick_finds_lost_costs_no_call() -> None:
     """Before anybody has told that it is lost; and the resolver is asked again."""
     async with Fleet(2) as fleet:
-        fleet.balancer.picker = Insists()
+        fleet.balancer.pickers.current = Insists()
         first, second = fleet.servers
         tell = first.cut_all()
         found_at = now()
@@ -542,7 +542,7 @@ def leaving() -> tuple[str, bytes]:
 async def test_an_answer_tells_of_a_lame_duck_if_it_is_of_this_task() -> None:
     """What was sent before the backend was ready may be of the task before."""
     async with Fleet(2) as fleet:
-        fleet.balancer.picker = Insists()
+        fleet.balancer.pickers.current = Insists()
         server = fleet.servers[0]
         server.serve = hold
         call = fleet.call()
@@ -591,7 +591,7 @@ async def test_a_policy_that_raises_costs_no_call(
         if what == "picker":
             broken: Any = Insists()
             broken.pick = fail
-            fleet.balancer.picker = broken
+            fleet.balancer.pickers.current = broken
         else:
             fleet.balancer.pool._subset = fail
             fleet.resolver.tell(fleet.endpoints[:1])
@@ -635,7 +635,7 @@ async def test_an_empty_answer_that_does_not_last_empties_nothing(what: str) -> 
 
 async def test_a_backend_that_leaves_is_closed_with_its_last_call() -> None:
     async with Fleet(2) as fleet:
-        fleet.balancer.picker = Insists()
+        fleet.balancer.pickers.current = Insists()
         gone, stays = fleet.servers
         gone.serve = hold
         call = fleet.call()
@@ -653,7 +653,7 @@ async def test_a_backend_that_leaves_is_closed_with_its_last_call() -> None:
 
 async def test_a_backend_that_comes_back_while_it_drains_keeps_its_connection() -> None:
     async with Fleet(2) as fleet:
-        fleet.balancer.picker = Insists()
+        fleet.balancer.pickers.current = Insists()
         server = fleet.servers[0]
         server.serve = hold
         call = fleet.call()
@@ -879,7 +879,7 @@ async def test_where_those_awake_are_full_another_is_woken() -> None:
 async def test_of_idle_connections_those_that_calls_are_worth_stay() -> None:
     """Eight calls in ten seconds are worth two to four."""
     async with Fleet(6, idle_after=IDLE_AFTER) as fleet:
-        fleet.balancer.picker = Insists()
+        fleet.balancer.pickers.current = Insists()
         for _ in range(50):
             await fleet.call()
             await asyncio.sleep(IDLE_AFTER / (2 * SEVERAL))

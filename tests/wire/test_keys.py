@@ -200,7 +200,7 @@ async def test_zones_and_ejections_hide_no_call_from_a_picker(
     with lbclient.key("session-42"):
         await channel.unary_unary(ECHO)(b"", timeout=5)
     balancer.outliers.count = 0
-    assert isinstance(balancer.picker, Spillover)
+    assert isinstance(balancer.pickers.current, Spillover)
     assert {call.keys for call in seen} == {("session-42",)}
 
 
@@ -458,7 +458,7 @@ async def test_cache_aware_hears_of_first_messages_and_ends(host: Host) -> None:
     config = ChannelConfig(picker="cache_aware")
     async with lbclient.insecure_channel(f"ipv4:{address}", config=config) as channel:
         await channel.channel_ready()
-        picker = channel.balancer().picker
+        picker = channel.balancer().pickers.current
         assert isinstance(picker, CacheAware)
 
         def unanswered() -> int:
@@ -497,7 +497,7 @@ async def test_cache_aware_in_zones_hears_of_answers(host: Host) -> None:
         with lbclient.key("session-42"):
             for _ in range(3):
                 await channel.unary_unary(ECHO)(b"", timeout=5)
-        picker = channel.balancer().picker
+        picker = channel.balancer().pickers.current
         assert isinstance(picker, Spillover)
         seen = [one.cost.seen for one in picker.pickers if isinstance(one, CacheAware)]
         assert sum(seen) == 3
@@ -527,7 +527,7 @@ async def test_cache_aware_retries_elsewhere_and_then_waits_for_nobody(
             if sum(attempts) > len(attempts):
                 break
         assert max(attempts) == 2
-        picker = channel.balancer().picker
+        picker = channel.balancer().pickers.current
         assert isinstance(picker, CacheAware)
         assert not any(home.pending for home in picker._homes.values())
 
@@ -592,10 +592,10 @@ async def test_backends_of_keys_are_bounded_and_closed_when_idle(host: Host) -> 
         await eventually(lambda: len(balancer.pool.nodes) == 3)
         for _ in range(3):
             await homes_of(channel, keys)
-        assert len(balancer.pool.guests) == len(balancer.guests.guests) == 2
-        assert repr(balancer.guests).startswith("<2 guests")
+        assert len(balancer.pool.guests) == len(balancer.pickers.guests.guests) == 2
+        assert repr(balancer.pickers.guests).startswith("<2 guests")
         await eventually(lambda: len(balancer.pool.nodes) == 1)
-        assert not balancer.guests.guests
+        assert not balancer.pickers.guests.guests
         await homes_of(channel, keys)
         await eventually(lambda: len(balancer.pool.nodes) == 3)
 
@@ -613,7 +613,7 @@ async def test_a_channel_without_room_or_keys_knows_no_other_members(
         async with lbclient.insecure_channel(target, config=config) as channel:
             await channel.channel_ready()
             assert len(set((await homes_of(channel, keys)).values())) == 1
-            assert not channel.balancer().guests.guests
+            assert not channel.balancer().pickers.guests.guests
             assert len(channel.balancer().pool.nodes) == 1
 
 
@@ -658,7 +658,7 @@ async def test_a_picker_is_told_once_of_each_attempt_and_fails_no_call(
         (first,) = picker.heard
         assert first is not None
         assert first < (channel.statistics().latency.total)
-        assert not channel.balancer()._answers._told
+        assert not channel.balancer().pickers.answers._told
     assert caplog.text.count("`answered` raised") == fails
     other = Hearing(Random(7))
     other.fails = fails
@@ -690,13 +690,13 @@ async def test_a_fleet_with_workers_or_of_many_has_no_guests(
         await eventually(lambda: len(balancer.pool.nodes) > 1)
         workers = balancer.connections.workers
         monkeypatch.setattr(workers, "counts", lambda: (1, 0, 0))
-        balancer.guests.follow()
+        balancer.pickers.guests.follow()
         assert len(balancer.pool.nodes) == 1
-        assert not balancer.guests.guests
+        assert not balancer.pickers.guests.guests
         await homes_of(channel, keys)
-        assert not balancer.guests._wanted
+        assert not balancer.pickers.guests._wanted
     monkeypatch.setattr("lbclient.client.backends.key_guests.MOST_MEMBERS", 3)
     async with lbclient.insecure_channel(target, config=config) as channel:
         await channel.channel_ready()
         assert len(set((await homes_of(channel, keys)).values())) == 1
-        assert not channel.balancer().guests._wanted
+        assert not channel.balancer().pickers.guests._wanted

@@ -57,14 +57,14 @@ async def test_who_is_asked_says_how_long_requests_take(
 ) -> None:
     channel, stub, _ = await calling(start, search, eventually, Asks)
     async with channel:
-        picker: Any = channel.balancer().picker
+        picker: Any = channel.balancer().pickers.current
         for _ in range(20):
             await stub.Search(search.Query(text="sleep 0.002"))
         await eventually(lambda: len(picker.said) == 60)
         assert None not in picker.said
         assert picker.said[-1].active in (0, 1)  # the call itself, if it is slower
         assert max(report.latency for report in picker.said[-3:]) >= 0.002
-        assert channel.balancer().probing.sent == 60
+        assert channel.balancer().pickers.probing.sent == 60
 
 
 async def test_prequal_goes_by_what_it_was_told(
@@ -80,7 +80,7 @@ async def test_prequal_goes_by_what_it_was_told(
         for _ in range(60):
             await stub.Search(search.Query())
         assert busy.servicer.served - 20 < 15
-        assert isinstance(channel.balancer().picker, Prequal)
+        assert isinstance(channel.balancer().pickers.current, Prequal)
         for call in others:
             call.cancel()
 
@@ -92,7 +92,7 @@ async def test_who_has_no_answer_is_not_asked(
     async with channel:
         for _ in range(10):
             await stub.Search(search.Query())
-        assert channel.balancer().probing.sent == 0
+        assert channel.balancer().pickers.probing.sent == 0
 
 
 async def test_short_requests_are_worth_no_probe(
@@ -102,7 +102,7 @@ async def test_short_requests_are_worth_no_probe(
     async with channel:
         for _ in range(50):
             await stub.Search(search.Query())
-        assert channel.balancer().probing.sent == 0
+        assert channel.balancer().pickers.probing.sent == 0
 
 
 async def test_a_picker_that_fails_at_an_answer_harms_no_call(
@@ -120,6 +120,6 @@ async def test_probes_are_over_when_the_channel_is(
 ) -> None:
     channel, stub, _ = await calling(start, search, eventually, Asks)
     await stub.Search(search.Query())
-    probing = channel.balancer().probing
+    probing = channel.balancer().pickers.probing
     await channel.close()
     await eventually(lambda: "0 not answered" in repr(probing))

@@ -172,7 +172,7 @@ class Call:
     def _begun_resumable(self) -> None:
         hints, backend = self.attempts.hints, self._lbclient.backend
         keyed = hints is not None and bool(hints.keys)
-        self._balancer.streams.begun(self, backend, self._inner, keyed)
+        self._balancer.pickers.streams.begun(self, backend, self._inner, keyed)
 
     def _finder(self) -> "Callable[[], Call | None]":
         """How the inner call finds us when it is over. As this keeps us, we stay."""
