@@ -55,9 +55,6 @@ if TYPE_CHECKING:
     from lbclient.client.channel import Channel as Channel
     from lbclient.client.factory import insecure_channel as insecure_channel
     from lbclient.client.factory import secure_channel as secure_channel
-    from lbclient.client.statistics import BackendStatistics as BackendStatistics
-    from lbclient.client.statistics import CallInfo as CallInfo
-    from lbclient.client.statistics import ChannelStatistics as ChannelStatistics
     from lbclient.config import ChannelConfig as ChannelConfig
     from lbclient.config import ServerConfig as ServerConfig
     from lbclient.core.call_hints import CallHints as CallHints
@@ -70,6 +67,9 @@ if TYPE_CHECKING:
     from lbclient.core.model import Endpoint as Endpoint
     from lbclient.core.quotas.customer import customer as customer
     from lbclient.core.resumable import resumable as resumable
+    from lbclient.core.statistics.records import BackendStatistics as BackendStatistics
+    from lbclient.core.statistics.records import CallInfo as CallInfo
+    from lbclient.core.statistics.records import ChannelStatistics as ChannelStatistics
     from lbclient.server import Server as Server
     from lbclient.server import ServerStatistics as ServerStatistics
     from lbclient.server import SyncServer as SyncServer
@@ -90,13 +90,13 @@ if TYPE_CHECKING:
 # Where each public name is imported from when it is first used: so a client loads no
 # server, and a server no client.
 _MODULES = {
-    "BackendStatistics": "lbclient.client.statistics",
+    "BackendStatistics": "lbclient.core.statistics.records",
     "BackendsFull": "lbclient.wire.local_errors",
     "CallHints": "lbclient.core.call_hints",
-    "CallInfo": "lbclient.client.statistics",
+    "CallInfo": "lbclient.core.statistics.records",
     "Channel": "lbclient.client.channel",
     "ChannelConfig": "lbclient.config",
-    "ChannelStatistics": "lbclient.client.statistics",
+    "ChannelStatistics": "lbclient.core.statistics.records",
     "ConfigError": "lbclient.core.errors",
     "Criticality": "lbclient.core.criticality",
     "DeadlineWhileWaiting": "lbclient.wire.local_errors",

@@ -23,12 +23,12 @@ import grpc
 import lbclient
 from lbclient.admin import shape
 from lbclient.client.kinds import is_channel
-from lbclient.client.statistics import MOST_ZONES
 from lbclient.config import ChannelConfig, ServerConfig, is_disabled, settings
 from lbclient.core.errors import ConfigError
 from lbclient.core.model import TaskState
 from lbclient.core.statistics.events import Events
 from lbclient.core.statistics.recent import Recent
+from lbclient.core.statistics.records import MOST_ZONES
 from lbclient.core.statistics.registry import CHANNELS, SERVERS
 from lbclient.core.text import brief, printable
 from lbclient.log import Log

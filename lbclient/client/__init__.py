@@ -11,11 +11,11 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lbclient.client import statistics as statistics
+    from lbclient.core.statistics import records as records
 else:
 
     def __getattr__(name: str) -> ModuleType:
-        """Imports `statistics`, whose records take a while to make, for type hints."""
-        if name != "statistics":
+        """Imports `records`, which take a while to make, for type hints."""
+        if name != "records":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return import_module(f"{__name__}.statistics")
+        return import_module("lbclient.core.statistics.records")

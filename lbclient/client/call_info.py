@@ -6,12 +6,12 @@ from lbclient import client
 from lbclient.client.kinds import MODULE
 
 
-def info(call: object) -> "client.statistics.CallInfo":
+def info(call: object) -> "client.records.CallInfo":
     """Which backend a call went to, in how many attempts, after what wait.
 
     For calls made on a channel of ours; of any other it knows nothing.
     """
-    from lbclient.client.statistics import CallInfo
+    from lbclient.core.statistics.records import CallInfo
 
     if MODULE not in sys.modules:  # so there is no call of ours
         return CallInfo(None, 0, 0.0)

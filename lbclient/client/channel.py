@@ -202,18 +202,20 @@ class Channel(grpc.aio.Channel):
         self._balancer = None
         self._make_balancer = refuse
 
-    def statistics(self) -> "client.statistics.ChannelStatistics":
+    def statistics(self) -> "client.records.ChannelStatistics":
         """Returns what the channel knows and has done, as an immutable snapshot.
 
         Reading changes nothing, also from another thread, before the first use and
         after close.
         """
-        from lbclient.client import statistics  # records, which take a while to make
+        # Of records, which take a while to make.
+        from lbclient.client.statistics import channel_statistics
+        from lbclient.core.statistics.records import ChannelStatistics
 
         if self._balancer is None:
             state = self.get_state().name.lower()
-            return statistics.ChannelStatistics(self._target, state, name=self._name)
-        return statistics.channel_statistics(self._balancer, self._target, self._name)
+            return ChannelStatistics(self._target, state, name=self._name)
+        return channel_statistics(self._balancer, self._target, self._name)
 
     def _keep_times(
         self, find_trace: Callable[[], Trace | None], measures: bool

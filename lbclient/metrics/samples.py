@@ -9,11 +9,11 @@ from itertools import accumulate
 
 import grpc
 
-from lbclient.client.statistics import MOST_ZONES, ChannelStatistics
 from lbclient.core.counting.histogram import Histogram
 from lbclient.core.model import State, TaskState, Verdict
 from lbclient.core.retries.hedging import REASONS as WITHHELD
 from lbclient.core.retries.retry import ATTEMPTS
+from lbclient.core.statistics.records import MOST_ZONES, ChannelStatistics
 from lbclient.pickers import PICKERS
 from lbclient.server.statistics import ServerStatistics
 from lbclient.wire.local_errors import REASONS

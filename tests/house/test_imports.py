@@ -47,7 +47,7 @@ def test_a_client_loads_no_server_and_nothing_that_is_rarely_used(run: Run) -> N
     modules = loaded(run, program)
     assert "lbclient.client.balancer" in modules
     assert "lbclient.server" not in modules
-    assert "lbclient.client.statistics" not in modules  # records for who asks
+    assert "lbclient.core.statistics.records" not in modules  # for who asks
     assert modules & RARE == set()
 
 

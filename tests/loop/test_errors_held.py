@@ -11,7 +11,7 @@ import grpc
 from lbclient.admin import shape
 from lbclient.admin.snapshot import of_channel
 from lbclient.cli.operate.inspect import channel as told
-from lbclient.client.statistics import ChannelStatistics
+from lbclient.core.statistics.records import ChannelStatistics
 from lbclient.metrics import samples
 from tests.loop.fleet import FakeCall, Fleet
 

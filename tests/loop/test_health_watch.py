@@ -17,7 +17,6 @@ from lbclient.client.health.connection_health import NO_SERVICE
 from lbclient.client.health.repeated_checks import ASKED
 from lbclient.client.health.stream_checks import NO_ROOM
 from lbclient.client.health.streams import LONGEST_PAUSE
-from lbclient.client.statistics import BackendStatistics
 from lbclient.core.backends.doubt import RAREST_CHECK
 from lbclient.core.backends.shared_address import MEMORY, MOST_TASKS, RECENT
 from lbclient.core.backends.stream_permit import (
@@ -26,6 +25,7 @@ from lbclient.core.backends.stream_permit import (
     SUSPENSIONS,
 )
 from lbclient.core.model import State
+from lbclient.core.statistics.records import BackendStatistics
 from lbclient.metrics import samples
 from lbclient.v1 import load_pb2
 from tests.loop.fleet import INTERVAL, FakeCall, Fleet, Front, Server

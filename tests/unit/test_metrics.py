@@ -12,14 +12,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from lbclient import Channel, ChannelStatistics, Server, ServerStatistics, metrics
 from lbclient.client.observers import Observers
-from lbclient.client.statistics import (
+from lbclient.core.errors import ConfigError
+from lbclient.core.model import TaskState
+from lbclient.core.statistics.call_times import CallTimes
+from lbclient.core.statistics.records import (
     BackendStatistics,
     LatencyStatistics,
     ResolverStatistics,
 )
-from lbclient.core.errors import ConfigError
-from lbclient.core.model import TaskState
-from lbclient.core.statistics.call_times import CallTimes
 from lbclient.metrics import samples, sums
 from lbclient.server.statistics import (
     AttemptStatistics,

@@ -19,8 +19,8 @@ import search_pb2_grpc as pb_grpc
 
 import lbclient
 from lbclient import wire
-from lbclient.client.statistics import BackendStatistics
 from lbclient.config import ChannelConfig
+from lbclient.core.statistics.records import BackendStatistics
 from lbclient.v1 import health_pb2
 from tests.ports import free_port
 from tests.waiting import eventually

@@ -13,9 +13,9 @@ import grpc
 import pytest
 
 import lbclient
-from lbclient.client.statistics import WorkerStatistics
 from lbclient.config import ChannelConfig
 from lbclient.core.model import State
+from lbclient.core.statistics.records import WorkerStatistics
 from tests.waiting import eventually
 from tests.wire.workers_program import BURN, QUOTA, SLOW, WHO, make_server
 from tests.wire.workers_task import Task, is_alive, mapped, serving
