@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from contextvars import Context
-from functools import cache, partial
+from functools import cache
 from random import Random
 from threading import get_ident
 from typing import Any, Self, TypeVar
@@ -21,28 +21,19 @@ from lbclient import client
 from lbclient.client import methods
 from lbclient.client.balancer import Balancer
 from lbclient.client.channel_context import channel_context
+from lbclient.client.channel_parts import parts_of
 from lbclient.client.observers import Observers
 from lbclient.config import ChannelConfig
-from lbclient.config.identity import find_identity, home_zone
 from lbclient.core.errors import ConfigError
-from lbclient.core.model import Endpoint
-from lbclient.core.protocols import Clock, Resolver, Subset
-from lbclient.core.routing.locality import Mixed
-from lbclient.core.routing.spillover import Spillover
+from lbclient.core.protocols import Clock, Resolver
 from lbclient.core.statistics.call_times import CallTimes, Trace
 from lbclient.core.statistics.recent import Recent
 from lbclient.core.statistics.registry import CHANNELS
-from lbclient.core.text import is_printable, printable
+from lbclient.core.text import is_printable
 from lbclient.grpc_seam import (
     Options,
-    check_options,
-    inner_options,
 )
-from lbclient.pickers import picker_factory
 from lbclient.pickers.scheduler_updates import SchedulerUpdates
-from lbclient.resolvers import parse_target
-from lbclient.resolvers.target import dial_target
-from lbclient.subsets.numbered import Choice
 
 M = TypeVar("M", bound=methods.StubMethod)
 
@@ -107,55 +98,24 @@ class Channel(grpc.aio.Channel):
         if not isinstance(config, ChannelConfig):
             raise ConfigError("config", type(config), "a ChannelConfig")
         rng = Random(config.seed)
-        if isinstance(target, str):
-            resolver, authority = parse_target(
-                target, resolve_interval=config.resolve_interval, rng=rng
-            )
-        elif callable(getattr(target, "watch", None)):
-            resolver, authority = target, ""
-        else:
-            raise ConfigError(
-                "target", target, "text such as 'dns:///name:50051', or a Resolver"
-            )
-        check_options(options or ())
-        said = target if isinstance(target, str) else repr(target)
-        self._target = printable(said, len(said))  # long, as a list of addresses is
+        parts = parts_of(target, credentials, options, compression, config, rng)
+        self._target = parts.target
         self._name = name
         self._interceptors = _by_kind(interceptors or ())
         self._is_closed = False
         self._begun = asyncio.Event()  # first used, or closed
         self._balancer: Balancer | None = None
-        dial = partial(
-            _dial,
-            credentials,
-            inner_options(
-                options or (),
-                authority,
-                config.connect_backoff,
-                config.max_connect_backoff,
-            ),
-            compression,
-        )
-        zone = home_zone(config)
-        subset = Mixed(_subset(config, rng), zone)
-        picker = picker_factory(
-            config.picker,
-            config.slow_start,
-            config.hash_balance_factor,
-            config.cache_miss_cost,
-        )
-        spillover = partial(Spillover, picker, zone, limits=config.spill_above)
         self._observers = observers = Observers()
         self._clock = clock
         self._viewed: Recent | None = None  # by a view of a page before the first call
         label = self._label()  # a function that knew `self` would keep us alive
         self._make_balancer: Callable[[], Balancer] = lambda: Balancer(
             channel_context(label, config, clock, rng),
-            resolver,
-            subset,
-            (spillover if zone else picker)(Random(rng.getrandbits(64))),
-            dial,
-            spillover,
+            parts.resolver,
+            parts.subset,
+            parts.make_picker(),
+            parts.dial,
+            parts.spillover,
             observers,
         )
         self._config = config
@@ -337,22 +297,6 @@ def _check_name(name: Any) -> None:
         raise ConfigError("name", name, want)
 
 
-def _subset(config: ChannelConfig, rng: Random) -> Subset:
-    if not isinstance(config.subset, str):
-        return config.subset
-    identity = find_identity(config.task_index)
-    client_id = config.client_id
-    if not client_id and identity.index is not None:
-        client_id = f"{config.client_job}/{identity.index}"  # the same after a restart
-    return Choice(
-        config.subset,
-        config.subset_size,
-        identity,
-        client_id or f"{rng.getrandbits(64):016x}",
-        config.client_job,
-    )
-
-
 def _by_kind(interceptors: Sequence[object]) -> dict[str, list[Any]]:
     """Sorts interceptors as grpc.aio does: each into the first kind that it is."""
     by_kind: dict[str, list[Any]] = {kind: [] for kind in KINDS}
@@ -365,23 +309,3 @@ def _by_kind(interceptors: Sequence[object]) -> dict[str, list[Any]]:
             names = " or ".join(base.__name__ for base in KINDS.values())
             raise ValueError(f"Interceptor {interceptor} must be {names}.")
     return by_kind
-
-
-def _dial(
-    credentials: grpc.ChannelCredentials | None,
-    options: Options,
-    compression: grpc.Compression | None,
-    endpoint: Endpoint,
-    more: Options = (),
-) -> grpc.aio.Channel:
-    if more:
-        options = tuple((dict(options) | dict(more)).items())
-    # By keyword, and looked up now: instrumentation replaces these functions.
-    target = dial_target(endpoint.address)
-    if credentials is None:
-        return grpc.aio.insecure_channel(
-            target=target, options=options, compression=compression
-        )
-    return grpc.aio.secure_channel(
-        target=target, credentials=credentials, options=options, compression=compression
-    )
