@@ -18,6 +18,7 @@ that did.
 
 from collections import deque
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from math import exp, log
 
 from lbclient.core.counting.median import median
@@ -25,23 +26,33 @@ from lbclient.core.load import Load
 from lbclient.core.protocols import Node
 from lbclient.pickers.objective import Objective, Speed
 
-NONSENSE = 1e6  # no utilization is; the bound keeps what is computed finite
-ENOUGH = 10  # requests of ours tell their mean within a third
-# Of a change, in gains. Without it a gain of 2 swings for a minute if reports are
-# smoothed over 10 s; with 1.0 it never settles if over 1 s and there is one client.
-LEAD = 0.5
-# With a small gain there is room for more: up to this, and to so many gains. It brought
-# S4_heavy@0.5 from a max/mean of 1.059 to 1.034.
-AT_ONCE = 0.6  # of a change
-MOST_LEAD = 2.0  # gains
-# Requests a second, which one request is in the 2 s over which servers smooth. Of less
-# the ratio of errors would last for ever, though both numbers fade to nothing.
-LEAST_RATE = 0.5
-# Of a median utilization below this, most is not due to requests: it says nothing about
-# weights, and does not show whom they starve. They fade over so many seconds, or more
-# the closer it is to this.
-IDLE, MEMORY = 0.1, 30.0
-LAST = 128  # reports; their median is within a tenth of their deviation of that of all
+
+@dataclass(frozen=True, slots=True)
+class EqualizerTuning:
+    """The numbers of `Equalizer`. Ours, by simulation: `lbclient sim` plays them."""
+
+    nonsense: float = 1e6  # no utilization is; the bound keeps what is computed finite
+    enough: int = 10  # requests of ours tell their mean within a third
+    # Of a change, in gains. Without it a gain of 2 swings for a minute if reports are
+    # smoothed over 10 s; with 1.0 it never settles if over 1 s and there is one client.
+    lead: float = 0.5
+    # With a small gain there is room for more: up to this, and to so many gains. It
+    # brought S4_heavy@0.5 from a max/mean of 1.059 to 1.034.
+    at_once: float = 0.6  # of a change
+    most_lead: float = 2.0  # gains
+    # Requests a second, which one request is in the 2 s over which servers smooth. Of
+    # less the ratio of errors would last for ever, though both numbers fade to nothing.
+    least_rate: float = 0.5
+    # Of a median utilization below this, most is not due to requests: it says nothing
+    # about weights, and does not show whom they starve. They fade over so many seconds,
+    # or more the closer it is to this.
+    idle: float = 0.1
+    memory: float = 30.0
+    # Reports; their median is within a tenth of their deviation of that of all.
+    last: int = 128
+
+
+TUNING = EqualizerTuning()
 
 
 class Weight:
@@ -81,7 +92,7 @@ class Own:
         count = finished - self.finished
         if count < 0:  # a new connection, which counts anew
             self.finished, self.looked_at = finished, now
-        if count < ENOUGH or now <= self.looked_at or not load.latency:
+        if count < TUNING.enough or now <= self.looked_at or not load.latency:
             return False
         mean = count * load.latency / (now - self.looked_at)
         self.height = log(mean * (1.0 + load.failure_ratio(now)))
@@ -135,16 +146,17 @@ class Equalizer:
         objective: Objective | None = None,
     ) -> None:
         self._gain = gain
-        self._at_once = min(MOST_LEAD * gain, max(LEAD * gain, AT_ONCE))
+        at_once = max(TUNING.lead * gain, TUNING.at_once)
+        self._at_once = min(TUNING.most_lead * gain, at_once)
         self._bound = bound
         self._blackout = blackout
         self._expiration = expiration
         self._objective = objective
         self._weights: dict[str, Weight] = {}
         self._own: dict[str, Own] = {}
-        self._heights: deque[float] = deque(maxlen=LAST)  # logs of utilizations
+        self._heights: deque[float] = deque(maxlen=TUNING.last)  # logs of utilizations
         self._level: float | None = None  # their median
-        self._own_heights: deque[tuple[float, bool]] = deque(maxlen=LAST)
+        self._own_heights: deque[tuple[float, bool]] = deque(maxlen=TUNING.last)
         # Only differences matter: the bound is around the centre, or one liar at it
         # would drive all others to the opposite one.
         self._centre = 0.0
@@ -323,12 +335,12 @@ class Equalizer:
     def _fade(self, nodes: Sequence[Node], utilization: float, now: float) -> None:
         """Brings weights nearer to where they began, while there is next to nothing to
         do."""
-        idle = max(0.0, 1.0 - utilization / IDLE)
+        idle = max(0.0, 1.0 - utilization / TUNING.idle)
         for node in nodes:
             if weight := self._weights.get(node.endpoint.address):
                 passed, weight.faded_at = now - weight.faded_at, now
                 if idle:
-                    kept = exp(-idle * max(0.0, passed) / MEMORY)
+                    kept = exp(-idle * max(0.0, passed) / TUNING.memory)
                     begin = self._begin(node)
                     weight.log = begin + kept * (weight.log - begin)
 
@@ -367,14 +379,14 @@ class Equalizer:
         report, utilization = load.report, load.utilization()
         if (
             report is None
-            or not 0.0 < utilization < NONSENSE
+            or not 0.0 < utilization < TUNING.nonsense
             or not self._is_settled(load, now)
             or now - load.reported_at >= self._expiration
         ):
             return 0.0
         failing = 0.0
         if report.qps > 0.0:  # else nobody knows of how many
-            failing = min(1.0, report.eps / max(report.qps, LEAST_RATE))
+            failing = min(1.0, report.eps / max(report.qps, TUNING.least_rate))
         return utilization + max(failing, load.failure_ratio(now))
 
     def __repr__(self) -> str:

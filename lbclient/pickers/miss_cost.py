@@ -13,7 +13,8 @@ from collections.abc import Sequence
 MEMORY = 500.0  # calls
 EVERY = 16  # calls between two solutions
 DOUBT = 0.5  # calls, that are said to have been seen with a share of 1; ours
-LEAST, MOST_SHARE = 1e-6, 2.0
+LEAST = 1e-6  # seconds of a price: none is free, and nothing is divided by 0
+MOST_SHARE = 2.0  # of the work ahead; 1 is a backend that serves one at a time
 SHORTEST = 0.001  # seconds, which count as one
 
 

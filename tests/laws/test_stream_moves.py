@@ -8,9 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lbclient.core.routing.stream_moves import (
-    ENOUGH,
-    HOLD,
-    PATIENCE,
+    TUNING,
     BackendStreams,
     StreamMoves,
 )
@@ -56,7 +54,7 @@ class Fleet:
     ) -> None:
         streams[name] -= 1
         self.moved += 1
-        if sum(streams.values()) >= ENOUGH * len(names):
+        if sum(streams.values()) >= TUNING.enough * len(names):
             to = min(names, key=lambda one: (streams[one], self.rng.random()))
         else:
             share = sum(told.values()) / len(names)
@@ -110,7 +108,7 @@ def test_budget_is_kept_and_who_was_asked_and_stays_counts() -> None:
             "new": BackendStreams(0, 0),
         }
         now = moves.to_ask(seen, asked, float(second)).get("old", 0)
-        assert second >= PATIENCE or not now
+        assert second >= TUNING.patience or not now
         assert now <= 21
         asked += now
     assert asked == pytest.approx(100, abs=25)  # five seconds of the budget
@@ -119,12 +117,12 @@ def test_budget_is_kept_and_who_was_asked_and_stays_counts() -> None:
 def test_an_imbalance_that_asking_does_not_mend_is_left_alone_for_a_while() -> None:
     moves = StreamMoves[str](Random(1), 0.02, 0.0)
     asked = []
-    for second in range(1, 1 + int(HOLD)):
+    for second in range(1, 1 + int(TUNING.hold)):
         seen = {"old": BackendStreams(100, 100), "new": BackendStreams(0, 0)}
         asked.append(sum(moves.to_ask(seen, 0, float(second)).values()))
     assert 100 <= sum(asked) <= 105  # twice the surplus of 50
     rest = {"old": BackendStreams(100, 100), "new": BackendStreams(0, 0)}
-    assert moves.to_ask(rest, 0, HOLD + 1.0) == {}
+    assert moves.to_ask(rest, 0, TUNING.hold + 1.0) == {}
 
 
 def test_a_lame_duck_is_emptied_soon_if_there_is_another() -> None:

@@ -47,7 +47,7 @@ REVIEW = 10.0  # seconds between two looks at that
 MOST_NEWS = 100  # of ejections that nobody took away
 MOST_TUPLES = 100  # of allowed backends that are kept, one for each set of ejected
 METHODS = 100  # with counts; about 25 kB a backend, which is less than its connection
-DEADLINE_EXCEEDED = 4
+DEADLINE_EXCEEDED = 4  # of gRPC's status codes
 TIMED = 0, DEADLINE_EXCEEDED  # which took as long as it was waited for
 UNARY = "unary_unary"  # of others the duration is not the backend's
 

@@ -22,7 +22,7 @@ from lbclient.core.counting.ewma import Ewma
 QUEUES = 3.0  # of Poisson arrivals; with 1, bursts were taken for waits
 SOON = 2.0  # seconds; waits of some seconds come and go in them
 LONG = 20.0  # seconds; others that compare latencies need 5
-GROWTH = 1.5
+GROWTH = 1.5  # times the mean of the last `LONG`, at most
 HIGHEST = 0.99  # utilization; then 300 requests want a processor
 
 

@@ -6,12 +6,12 @@ Streams that can be resumed are asked to move until each backend has its share:
 
 - Only what is above the share moves, so no stream moves in vain: at most the least
   number that makes the fleet even.
-- An imbalance must be there in `PATIENCE` looks before anybody is asked, and it must
-  exceed `SLACK`. From then on streams are asked until it is gone.
+- An imbalance must be there in `patience` looks before anybody is asked, and it must
+  exceed `slack`. From then on streams are asked until it is gone.
 - Those of the oldest imbalance are asked first, among equals those of the largest.
-- A budget, `rate`, bounds how many are asked a second, and `OUTSTANDING` how many are
-  asked and not gone yet. Backends that leave are emptied within `LEAVES_WITHIN`.
-- If asking does not help, because streams come back, there is a pause of `HOLD`.
+- A budget, `rate`, bounds how many are asked a second, and `outstanding` how many are
+  asked and not gone yet. Backends that leave are emptied within `leaves_within`.
+- If asking does not help, because streams come back, there is a pause of `hold`.
 
 Many clients decide for themselves. One with many streams evens out its own. One with
 few goes by what backends report of all clients, and asks its own part of the surplus,
@@ -27,14 +27,26 @@ from typing import Generic, NamedTuple, TypeVar
 K = TypeVar("K")
 
 MOVE_RATE = 0.02  # of a channel's streams, a second: a fleet that doubles takes 25 s
-PATIENCE = 3  # looks, of a second each; requests come and go meanwhile
-SLACK, FEW = 1.05, 1.0  # shares, and streams beyond, that are no imbalance
-ENOUGH = 3.0  # own streams for each backend, by which a client evens out its own
-GAIN = 0.25  # of the surplus that reports tell, in a look: they are a second or two old
-OUTSTANDING = 5.0  # seconds of the budget that may be asked and not gone
-LEAVES_WITHIN = 2.0  # seconds; lame ducks serve longer (`lame_duck_period`)
-IN_VAIN = 2.0  # surpluses asked, and the imbalance is still there ...
-HOLD = 60.0  # ... seconds until streams are asked again
+
+
+@dataclass(frozen=True, slots=True)
+class StreamMovesTuning:
+    """When streams are asked to move. Ours: tests/laws/test_stream_moves.py and
+    `benchmarks.streams` play them."""
+
+    patience: int = 3  # looks, of a second each; requests come and go meanwhile
+    slack: float = 1.05  # of a share; less, and ...
+    few: float = 1.0  # ... so many streams beyond, is no imbalance
+    enough: float = 3.0  # own streams a backend, by which a client evens out its own
+    # Of the surplus that reports tell, in a look: they are a second or two old.
+    gain: float = 0.25
+    outstanding: float = 5.0  # seconds of the budget that may be asked and not gone
+    leaves_within: float = 2.0  # seconds; lame ducks serve longer (`lame_duck_period`)
+    in_vain: float = 2.0  # surpluses asked, and the imbalance is still there ...
+    hold: float = 60.0  # ... seconds until streams are asked again
+
+
+TUNING = StreamMovesTuning()
 
 
 class BackendStreams(NamedTuple):
@@ -61,9 +73,9 @@ class _Imbalance:
 
     def add(self, surplus: float, is_beyond: bool, now: float) -> float:
         """Returns what lasts: the least of the latest surpluses."""
-        del self.surpluses[: max(0, len(self.surpluses) - PATIENCE + 1)]
+        del self.surpluses[: max(0, len(self.surpluses) - TUNING.patience + 1)]
         self.surpluses.append(surplus)
-        lasting = min(self.surpluses) if len(self.surpluses) == PATIENCE else 0.0
+        lasting = min(self.surpluses) if len(self.surpluses) == TUNING.patience else 0.0
         if not lasting:
             self.since = inf
         elif is_beyond and self.since == inf:
@@ -98,7 +110,7 @@ class StreamMoves(Generic[K]):
         if self._is_in_vain(sum(surpluses.values()), now) or not own:
             return asked
         budget = self._rate * own * elapsed
-        room = max(1.0, OUTSTANDING * self._rate * own) - outstanding
+        room = max(1.0, TUNING.outstanding * self._rate * own) - outstanding
         part = {
             key: _own_part(surplus, seen[key], by_reports=not goes_by_own(seen))
             for key, surplus in surpluses.items()
@@ -124,7 +136,7 @@ class StreamMoves(Generic[K]):
     ) -> dict[K, int]:
         leaving = [key for key, each in seen.items() if each.leaves]
         self._leaves_at = {
-            key: self._leaves_at.get(key, now + LEAVES_WITHIN) for key in leaving
+            key: self._leaves_at.get(key, now + TUNING.leaves_within) for key in leaving
         }
         asked = {}
         if any(each.worth and not each.leaves for each in seen.values()):
@@ -148,7 +160,7 @@ class StreamMoves(Generic[K]):
             staying, draws, by_reports
         ).items():
             chance = sqrt(share) if by_reports else 0.0
-            is_beyond = count > SLACK * share + FEW + chance
+            is_beyond = count > TUNING.slack * share + TUNING.few + chance
             lasting = self._imbalances[key].add(surplus, is_beyond, now)
             if lasting:
                 found[key] = lasting
@@ -159,8 +171,8 @@ class StreamMoves(Generic[K]):
             self._asked = self._worth_asking = 0.0
             return True
         self._worth_asking = max(self._worth_asking, surplus)
-        if self._asked > IN_VAIN * self._worth_asking + FEW:
-            self._hold_until = now + HOLD
+        if self._asked > TUNING.in_vain * self._worth_asking + TUNING.few:
+            self._hold_until = now + TUNING.hold
             self._asked = self._worth_asking = 0.0
         return now < self._hold_until
 
@@ -182,7 +194,7 @@ def goes_by_own(seen: Mapping[K, BackendStreams]) -> bool:
     False
     """
     own = sum(each.own for each in seen.values())
-    return own >= ENOUGH * len(seen) or any(
+    return own >= TUNING.enough * len(seen) or any(
         each.told is None for each in seen.values() if each.worth
     )
 
@@ -228,7 +240,7 @@ def _count(each: BackendStreams, by_reports: bool) -> float:
 def _own_part(surplus: float, each: BackendStreams, by_reports: bool) -> float:
     if not by_reports:
         return min(surplus, each.movable)
-    part = GAIN * surplus * each.own / max(1.0, _count(each, by_reports))
+    part = TUNING.gain * surplus * each.own / max(1.0, _count(each, by_reports))
     return min(part, each.movable)
 
 

@@ -19,7 +19,7 @@ K = TypeVar("K")
 GAIN = 0.1  # of each look, one a second: some 10 s of reports
 LOOKS = 10  # until a backend's streams are known
 LEAST_USED = 0.1  # utilization; below it is noise, and what a process takes anyway
-LEAST_STREAMS = 3.0
+LEAST_STREAMS = 3.0  # on a backend; of fewer its use says nothing of a stream
 # Within this factor of the median a difference is noise; beyond, what is more counts.
 ALIKE = 1.25
 BOUND = 2.0  # a backend is worth this many times the median at most, or at least 1/2

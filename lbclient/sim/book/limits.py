@@ -15,6 +15,7 @@ from lbclient.sim.book.claims import ANY, Claim
 SHOWS = ("SRE book, ch. 21, list of limits",)
 WHERE = "SRE book, ch. 21, Per-Customer Limits"
 CPUS = 10_000  # of the fleet, as in the book
+# CPU seconds a second, as the book lists them.
 LISTED = {"Gmail": 4000.0, "Calendar": 4000.0, "Android": 3000.0, "Google+": 2000.0}
 OTHERS = "another user"
 LIMITS = {**LISTED, OTHERS: 500.0}

@@ -27,7 +27,7 @@ PANELS = {  # of the figure, from a on
     "2d": "ringsteady",
 }
 BINS = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, inf)  # clients for each backend
-FEW, MANY, MOST_CLIENTS = (0.0, 1.0), (1.0, inf), (8.0, inf)
+FEW, MANY, MOST_CLIENTS = (0.0, 1.0), (1.0, inf), (8.0, inf)  # likewise, from and to
 ALL = (0.0, inf)
 BALANCE = "CACM 2023, Connection balance, figure 2"
 RING = "CACM 2023, Ringsteady subsetting, figure 2"
