@@ -37,7 +37,7 @@ from lbclient.core.utilization import METRIC
 from lbclient.pickers import picker_factory
 from lbclient.pickers.consistent_hashing import BALANCE_FACTOR
 from lbclient.pickers.slow_start import SLOW_START
-from lbclient.subsets import ALGORITHMS
+from lbclient.subsets import ALGORITHMS, SUBSET_SIZE
 
 WhenFull = Literal["wait", "fail"]
 Health = Literal["auto", "watch", "off"]
@@ -121,7 +121,7 @@ class ChannelConfig(Sourced):
     _section = "channel"
 
     subset_size: int = setting(
-        20,
+        SUBSET_SIZE,
         whole(1, MILLION),
         help="Number of backends that the channel connects to.",
         source="SRE book, ch. 20: typically 20 to 100.",

@@ -26,6 +26,7 @@ from lbclient.core.errors import ConfigError
 from lbclient.core.overload.admission import BUILT_IN_SIGNALS, LOAD
 from lbclient.core.protocols import UsageStore
 from lbclient.core.quotas.quota import HIGHEST, limits, rooms
+from lbclient.core.report import SMOOTHING
 from lbclient.core.report.named_metrics import LONGEST, MOST, is_tellable
 
 # Who may be named as `ServerConfig.customer`.
@@ -269,7 +270,7 @@ class ServerConfig(Sourced):
         source="1: the task is the whole fleet.",
     )
     smoothing: float = setting(
-        2.0,
+        SMOOTHING,
         seconds(0.01, HOUR),
         help="Time constant of what the server reports.",
         source="Ours: in simulations 1 to 2 s suit the pickers best, 5 to 10 s are too "

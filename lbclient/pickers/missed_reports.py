@@ -14,8 +14,8 @@ from lbclient.core.model import Verdict
 # A report is missed after so many mean gaps, and as many answers without one: where
 # 10 % of the reports get lost, five in a row are one case in 100,000.
 MISSED_GAPS, MISSED_ANSWERS = 3.0, 5
-# Without answers, after so many mean gaps and so many seconds. The seconds are three
-# times the usual health interval: health checks bring reports, too.
+# Without answers, after so many mean gaps and so many seconds. Health streams bring a
+# report a second, and unary checks one in half a health interval.
 LONG_GAPS, LONG_SECONDS = 10.0, 15.0
 GAP_GAIN = 0.2  # of a new gap, in their mean
 

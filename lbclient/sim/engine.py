@@ -13,7 +13,6 @@ from math import ceil
 from typing import NamedTuple
 
 BLOCK = 512  # tokens, as the Mooncake traces have them
-SMOOTHING = 2.0  # seconds; ServerConfig's
 
 
 class Prompt(NamedTuple):

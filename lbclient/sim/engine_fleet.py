@@ -20,9 +20,9 @@ from lbclient.core.routing.keyed_picks import answered_by, sees_calls
 from lbclient.sim.engine import Engine, EngineModel, Prompt, Running
 
 HALF_TRIP = 0.0005  # seconds
-HEALTH_INTERVAL = 5.0  # seconds; ChannelConfig's
+HEALTH_INTERVAL = 5.0  # seconds; as of `Scenario.health_interval`
 TICK = 1.0  # seconds, in which utilization is measured
-PARTS = 0.5, 0.9, 0.99
+PARTS = 0.5, 0.9, 0.99  # of the latencies, which are told
 METHOD = "/simulated.Engine/Generate"
 
 KeysOf = Callable[[Prompt], tuple[str, ...]]

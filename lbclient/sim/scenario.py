@@ -14,8 +14,9 @@ from math import inf
 from typing import Any
 
 from lbclient.core.errors import ConfigError
+from lbclient.core.report import SMOOTHING
 from lbclient.core.routing.spill_control import SPILL_ABOVE
-from lbclient.subsets import ALGORITHMS
+from lbclient.subsets import ALGORITHMS, SUBSET_SIZE
 
 LOCALITIES = ("spill", "strict", "off")
 COSTS = ("lognormal", "exponential", "normal", "heavy", "equal")
@@ -36,7 +37,7 @@ class Scenario:
 
     clients: int = 40
     backends: int = 40
-    subset_size: int = 20
+    subset_size: int = SUBSET_SIZE
     max_subset_size: int = 0  # subsets grow up to it with the traffic; 0: none does
     subset: str = "deterministic"  # a name of lbclient.subsets.ALGORITHMS
     zones: int = 0  # that clients and backends are in by turns; 0: none
@@ -97,8 +98,10 @@ class Scenario:
     warm_up: float = 30.0
     window: float = 40.0
 
-    smoothing: float = 2.0  # of what is reported, see ServerConfig
-    health_interval: float = 5.0  # a report comes at least as often
+    smoothing: float = SMOOTHING  # of what is reported
+    # A report comes at least as often; lbclient's servers send one a second. Nearly all
+    # come with answers.
+    health_interval: float = 5.0
     # Of requests in flight, beside their number: who runs or wants to as far as a
     # server can know it by its own figures; or exactly, "runnable"; or "nothing".
     told: str = "nothing"

@@ -23,12 +23,15 @@ from lbclient.subsets.whole import whole
 
 __all__ = [
     "ALGORITHMS",
+    "SUBSET_SIZE",
     "Rendezvous",
     "job_offset",
     "order",
     "subset",
     "whole_number",
 ]
+
+SUBSET_SIZE = 20  # the default of channels; SRE book, ch. 20: typically 20 to 100
 
 ALGORITHMS: dict[str, Algorithm] = {
     "random": random,

@@ -82,7 +82,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--only", "--figure", metavar="A,B",
         help="experiments by name, or figures and tables: 20-3, 'table 5' "
         "(default: all)")  # fmt: skip
-    add("--seed", type=whole, default=1, metavar="N", help="default: 1")
+    add("--seed", type=whole, default=1, metavar="N", help="default: %(default)s")
     add("--quick", action="store_true", help="smaller fleets and fewer draws")
     add("--json", nargs="?", const="-", metavar="FILE",
         help="write all numbers; without FILE instead of the table")  # fmt: skip

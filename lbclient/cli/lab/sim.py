@@ -118,7 +118,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--load", metavar="L,M",
         help="shares of all processors (default: the scenario's loads)")  # fmt: skip
     add("--seed", metavar="N,O", default="1",
-        help="random seeds; a run for each (default: 1)")  # fmt: skip
+        help="random seeds; a run for each (default: %(default)s)")  # fmt: skip
     add("--json", metavar="FILE", help="write every run, and the scenario")
     add("--plot", metavar="FILE", help="draw p99 and max/mean: a .png, .svg or .pdf")
     return parser

@@ -23,11 +23,11 @@ from lbclient.cli.lab.subset_workers import of_workers
 from lbclient.cli.numbers import real, whole
 from lbclient.config import ChannelConfig, find_setting
 from lbclient.core.errors import ConfigError
-from lbclient.subsets import ALGORITHMS, job_offset
+from lbclient.subsets import ALGORITHMS, SUBSET_SIZE, job_offset
 from lbclient.subsets.advice import Bursts
 
 # The SRE book's own example, and the size that channels have unless told otherwise.
-CLIENTS, BACKENDS, SIZE = 300, 300, 20
+CLIENTS, BACKENDS = 300, 300
 ALGORITHM = "rocksteadier"  # what channels take where all have numbers, as here
 EXCESS = 1.25  # the busiest backend over the mean that advice allows; ours
 FIGURE = "distribution"
@@ -107,8 +107,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--clients", type=whole, metavar="M", help=f"default: {CLIENTS}")
     add("--backends", type=whole, metavar="N", help=f"default: {BACKENDS}")
     add("--size", type=whole, metavar="K",
-        help=f"backends of each client (default: {SIZE}); with --advise the least "
-        "size to advise")  # fmt: skip
+        help=f"backends of each client (default: {SUBSET_SIZE}); with --advise the "
+        "least size to advise")  # fmt: skip
     add("--client-job", metavar="NAME",
         help="one client job of several, as client_job of a channel")  # fmt: skip
     add("--offset", type=whole, metavar="O",
@@ -191,7 +191,7 @@ def fleet_of(
 
 
 def answer_to(given: argparse.Namespace) -> SubsetAnswer:
-    fleet = fleet_of(given, CLIENTS, BACKENDS, SIZE)
+    fleet = fleet_of(given, CLIENTS, BACKENDS, SUBSET_SIZE)
     if given.advise:
         return advise(fleet, excess_of(given), bursts_of(given))
     if given.workers is not None:
@@ -227,7 +227,7 @@ def plot(given: argparse.Namespace) -> SubsetAnswer:
     picture = PICTURES[name]
     says_none = given.clients is given.backends is given.size is None
     fleet = fleet_of(
-        given, *(picture.sizes if says_none else (CLIENTS, BACKENDS, SIZE))
+        given, *(picture.sizes if says_none else (CLIENTS, BACKENDS, SUBSET_SIZE))
     )
     client = 1 if given.client is None else given.client
     draw(name, Scene(fleet, resized_of(given, fleet), client), file)

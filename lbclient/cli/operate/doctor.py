@@ -163,7 +163,7 @@ def make_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("target", metavar="TARGET", help="target, as for a channel")
     add("--timeout", default=f"{TIMEOUT:g}", metavar="SECONDS",
-        help=f"of the lookup, and of each backend (default: {TIMEOUT:g})")  # fmt: skip
+        help="of the lookup, and of each backend (default: %(default)s)")  # fmt: skip
     add("--name", default="", metavar="NAME",
         help="name of the channel, if the program gives it one")  # fmt: skip
     peer.add_connection(parser, "the servers' certificates are")

@@ -95,7 +95,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("url", metavar="URL", help="address of the page")
     add("--watch", action="store_true", help="repeat until Ctrl-C")
     add("--interval", default=f"{INTERVAL:g}", metavar="SECONDS",
-        help=f"time between two updates (default: {INTERVAL:g})")  # fmt: skip
+        help="time between two updates (default: %(default)s)")  # fmt: skip
     add("--json", action="store_true",
         help="print JSON; with --watch a line for each update")  # fmt: skip
     return parser

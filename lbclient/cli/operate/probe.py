@@ -138,7 +138,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("address", metavar="ADDR", help="address of the server")
     add("--service", default="", metavar="S", help="check this service only")
     add("--timeout", default=f"{TIMEOUT:g}", metavar="SECONDS",
-        help=f"total timeout (default: {TIMEOUT:g})")  # fmt: skip
+        help="total timeout (default: %(default)s)")  # fmt: skip
     add("--udp", action="store_true", help="ask by UDP, not by gRPC")
     peer.add_connection(parser, "the server's certificate is")
     add("--json", action="store_true", help="print JSON")

@@ -73,15 +73,15 @@ def make_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("make_server", metavar="MODULE:FUNCTION", help="what makes a worker's server")
     add("--workers", type=count, default=1, metavar="N", help="number of processes; "
-        "auto: one for each CPU of the control group (default: 1)")  # fmt: skip
+        "auto: one a CPU of the control group (default: %(default)s)")  # fmt: skip
     add("--port", type=whole, metavar="PORT", help="a port without TLS for all "
         "workers, besides those that the function adds; 0: any free one")  # fmt: skip
     add("--host", default="[::]", metavar="HOST", help="where --port listens "
-        "(default: [::], all addresses of the machine)")  # fmt: skip
+        "(default: %(default)s, all addresses of the machine)")  # fmt: skip
     add("--app-dir", default=".", metavar="DIR", help="folder that MODULE is "
         "looked for in, besides the installed ones (default: this one)")  # fmt: skip
     add("--log-level", choices=LEVELS, default="info", help="what goes to stderr, "
-        "unless the program sets up logging itself (default: info)")  # fmt: skip
+        "unless the program sets up logging itself (default: %(default)s)")  # fmt: skip
     add("--metrics", type=whole, metavar="PORT", help="serve Prometheus metrics of all "
         "workers on this port")  # fmt: skip
     add("--page", type=whole, metavar="PORT", help="serve the page of all workers on "
