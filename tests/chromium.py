@@ -14,7 +14,6 @@ import pytest
 
 from tests import needs
 
-ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # WebDriver, section 12
 TAB = "\ue004"
 
 # It has no screen and no network, may be root, and is to ask nobody anything.

@@ -47,7 +47,7 @@ class EngineModel:
 class Running:
     """A request in an engine. `cached` are its blocks that were there."""
 
-    __slots__ = ("cached", "first_at", "left", "number", "own", "prompt", "to_compute")
+    __slots__ = ("cached", "left", "number", "own", "prompt", "to_compute")
 
     def __init__(self, number: int, prompt: Prompt) -> None:
         self.number = number
@@ -56,7 +56,6 @@ class Running:
         self.own = ceil(self.left / BLOCK)  # blocks of its answer
         self.to_compute = prompt.tokens
         self.cached = 0
-        self.first_at = 0.0
 
     def __repr__(self) -> str:
         return f"<{self.number}: {self.to_compute} to compute, {self.left} to write>"
@@ -164,7 +163,6 @@ class Engine:
         for one, tokens in self._plan:
             one.to_compute -= tokens
             if one.to_compute <= 0:
-                one.first_at = now
                 begun.append(one)
                 self.reading.remove(one)
         if self._plan:
