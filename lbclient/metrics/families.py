@@ -104,17 +104,17 @@ OURS = _families(
      "Picks for calls with a key that went to the key's first choice among the ready "
      "backends."),
     ("lbclient_asked_keys", "counter", "target",
-     "Keys of calls that were picked by what backends have cached."),
+     "Keys of calls whose backend was picked by the keys it has probably cached."),
     ("lbclient_expected_key_hits", "counter", "target",
      "Keys of calls that their backend had probably cached."),
     ("lbclient_zone_ready_backends", "gauge", "target zone priority",
-     "Ready backends, by zone and priority; only where the resolver tells any."),
+     "Ready backends, by zone and priority. Absent where the resolver tells neither."),
     ("lbclient_zone_utilization", "gauge", "target zone priority",
-     "Mean utilization of the ready backends of a zone and priority, of those in the "
-     "channel's subset."),
+     "Mean utilization of the ready backends in the channel's subset, by zone and "
+     "priority."),
     ("lbclient_zone_utilization_limit", "gauge", "target zone priority",
-     "Utilization above which calls leave a zone and priority: spill_above; only with "
-     "spill-over."),
+     "Utilization above which calls leave a zone and priority (spill_above). Absent "
+     "without spill-over."),
     ("lbclient_ejections", "counter", "target",
      "Ejections: one backend for one method that only it failed or answered late."),
     ("lbclient_weights", "gaugehistogram", "target",
@@ -127,7 +127,7 @@ OURS = _families(
     ("lbclient_resolver_endpoints", "gauge", "target",
      "Endpoints in the resolver's last answer."),
     ("lbclient_resolver_failing", "gauge", "target",
-     "Channels whose resolver failed last time."),
+     "Channels whose resolver failed or found no endpoints at its last attempt."),
     # Of a server
     ("lbclient_server_requests", "counter", "code",
      "Requests that have ended, by status code."),
@@ -212,7 +212,8 @@ OF_BACKENDS = _families(
     ("lbclient_backend_ready", "gauge", "target backend",
      "Channels in which the backend is ready for calls."),
     ("lbclient_backend_ejected", "gauge", "target backend",
-     "Methods that are not sent to the backend, because only it fails them."),
+     "Methods of which the backend gets no calls, because only it fails them or "
+     "answers them late."),
     ("lbclient_backend_recent_errors", "gauge", "target backend",
      "Recent errors held against the backend; each fades over 10 s."),
     ("lbclient_backend_fronts", "gauge", "target backend",
@@ -229,7 +230,7 @@ OF_BACKENDS = _families(
 # The names and labels of go-grpc-prometheus, which dashboards everywhere know.
 HANDLED = _families(*(
     (f"grpc_{side}_handled", "counter", "grpc_type grpc_service grpc_method grpc_code",
-     f"Calls that are over on the {side}'s side, by method and code.")
+     f"Calls that have ended on the {side}'s side, by method and status code.")
     for side in ("client", "server")
 ))
 # fmt: on

@@ -63,11 +63,11 @@ def test_a_retry_is_held_back_like_any_request(begin: Begin, failure: Failure) -
     not asked about: to be asked counts."""
     asked = []
 
-    def is_held_back() -> bool:
+    def is_throttled() -> bool:
         asked.append(failure)
         return True
 
-    decision = begin().decide(failure, NO_DEADLINE, True, is_held_back)
+    decision = begin().decide(failure, NO_DEADLINE, True, is_throttled)
     assert asked == [failure] * (failure is OVERLOADED)
     assert ("throttled" in decision.reason) is (failure is OVERLOADED)
     assert (decision.delay is None) is (failure is not UNSENT)

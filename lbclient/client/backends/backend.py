@@ -99,7 +99,7 @@ class Backend:
             tell_workers=partial(context.hear_workers, address),
         )
         self._checks = OrderedChecks(
-            driver, self.reported, clock, self._dial_beside, partial(has_others, self)
+            driver, self.reported, clock, self._dial_other, partial(has_others, self)
         )
         self._watch = PacedWatch(
             context, driver, self.reported, self.load, self.attention, self.permit
@@ -227,7 +227,7 @@ class Backend:
         read_together(loop, readers_of(loop))
         return channel
 
-    async def _dial_beside(self) -> grpc.aio.Channel:
+    async def _dial_other(self) -> grpc.aio.Channel:
         await self._context.pacer.wait_turn()
         return self._context.dial(self._dialled, PINGED)
 

@@ -322,12 +322,12 @@ class Attempts:
             retry = balancer.retry_policy.begin(self._method.path, sent)
             self._retry = retry
         throttling = balancer.throttling
-        is_held_back = None
+        is_throttled = None
         if throttling.is_active:
-            is_held_back = partial(
+            is_throttled = partial(
                 call_throttling.refusal, throttling, self.criticality, now
             )
-        then = retry.decide(failure, left, is_other, is_held_back)
+        then = retry.decide(failure, left, is_other, is_throttled)
         if then.delay and not balancer.pending.has_room_to_pause():
             then = Decision(None, "too many calls wait already")
         address = backend.endpoint.address

@@ -44,17 +44,17 @@ class OrderedChecks:
         driver: Driver,
         reported: Reported,
         clock: Clock,
-        dial_beside: Callable[[], Awaitable[grpc.aio.Channel]],
+        dial_other: Callable[[], Awaitable[grpc.aio.Channel]],
         has_others: Callable[[bool], bool],
     ) -> None:
-        """`dial_beside` makes the channel for a LOOK, as soon as one may be made.
+        """`dial_other` makes the channel for a LOOK, as soon as one may be made.
         `has_others`: whether others get the calls that this one does not; of others
         that answer health checks, if the argument says so."""
         self.asked_at = 0.0
         self._lifecycle, self._take = driver.lifecycle, driver.take
         self._reported = reported
         self._clock = clock
-        self._dial_beside = dial_beside
+        self._dial_other = dial_other
         self._has_others = has_others
         self._is_asked = Flag()
         self._is_to_look = Flag()
@@ -97,7 +97,7 @@ class OrderedChecks:
         self._is_to_look.clear()
 
     async def look(self) -> None:
-        channel = await self._dial_beside()
+        channel = await self._dial_other()
         try:
             health = await check(channel, LOOK_TIMEOUT, self._known())
             is_there = isinstance(health, Unanswered) and await _stays_ready(channel)

@@ -75,10 +75,10 @@ class RefusedShares:
             came[DEFAULT] = gone[DEFAULT] = unseen
             unseen = 0
         # Those that nobody saw were of each criticality in proportion.
-        beside = unseen / max(1, sum(came))
+        unseen_each = unseen / max(1, sum(came))
         for one in Criticality:
             kept = _kept(elapsed, self._arrived[one])
-            extra = came[one] * beside
+            extra = came[one] * unseen_each
             self._arrived[one] = self._arrived[one] * kept + came[one] + extra
             self._refused[one] = self._refused[one] * kept + gone[one] + extra
         self._tell(now)

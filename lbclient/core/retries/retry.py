@@ -138,17 +138,17 @@ class Retry:
         failure: Failure,
         left: float | None,
         is_other: bool,
-        is_held_back: Callable[[], object] | None = None,
+        is_throttled: Callable[[], object] | None = None,
     ) -> Decision:
         """What to do after `failure`, with `left` seconds until the deadline.
 
-        `is_other`: whether another backend is ready. `is_held_back` asks the throttle,
-        to which a retry is a request like any other; None: it holds nothing back. A
+        `is_other`: whether another backend is ready. `is_throttled` asks the throttle,
+        to which a retry is a request like any other; None: it refuses nothing. A
         decision to go on is final: it is counted, and taken from the budget.
         """
         if why_not := self.why_not(failure):
             return Decision(None, why_not)
-        if is_held_back is not None and failure.is_sent and is_held_back():
+        if is_throttled is not None and failure.is_sent and is_throttled():
             return Decision(None, "throttled: the backends refuse too much")
         delay, how = self._delay(failure, is_other)
         if left is not None and delay >= left:

@@ -16,10 +16,10 @@ from lbclient.server.overload.unseen import Unseen
 FEW = 64
 # Of those that the core keeps, so many may wait where it is known what to end instead.
 ROOM = 0.5
-# Seconds of the loop that refusing one takes, with an answer and without, where
-# `MachineSpeed` is 1: `python -m benchmarks.overload` tells both, here 0.084 and 0.022
-# ms at a speed of 1.37.
-ANSWER, DROP = 0.000115, 0.00003
+# Seconds of the event loop that refusing one request takes, with an answer and without.
+# They are those of a machine of speed 1, see `MachineSpeed`, which scales them: 0.084
+# and 0.022 ms were measured at a speed of 1.37 by `python -m benchmarks.overload`.
+REFUSAL_SECONDS, DROP_SECONDS = 0.000115, 0.00003
 
 
 class CoreQueue:
@@ -98,7 +98,8 @@ class CoreQueue:
                 time=self.typical_time,
                 most=ROOM * unseen.most if self.chooses else inf,
                 full=unseen.most + BEHIND.most if unseen.most else inf,
-                cost=(DROP if self.chooses else ANSWER) / OF_PROCESS.factor,
+                cost=(DROP_SECONDS if self.chooses else REFUSAL_SECONDS)
+                / OF_PROCESS.factor,
                 ran=self._ran - ran_before,
                 drops=self.chooses,
             )

@@ -22,8 +22,8 @@ class UdpPorts:
         self.common = UdpHealth(read, clock, secret)
         self.private = UdpHealth(read, clock, sessions=self.sessions)
         self._has_secret = bool(secret)
-        self._common_beside: list[tuple[str, int]] = []
-        self._private_beside: list[tuple[str, int]] = []
+        self._common_grpc: list[tuple[str, int]] = []
+        self._private_grpc: list[tuple[str, int]] = []
 
     @property
     def port(self) -> int:
@@ -32,12 +32,12 @@ class UdpPorts:
     def add(self, address: str, port: int, *, is_secure: bool) -> None:
         """There is such a gRPC port. UDP ports are opened beside it later."""
         is_private = is_secure and not self._has_secret
-        beside = self._private_beside if is_private else self._common_beside
-        beside.append((address, port))
+        ports = self._private_grpc if is_private else self._common_grpc
+        ports.append((address, port))
 
     async def open(self) -> None:
-        await self.common.open(self._common_beside)
-        await self.private.open(self._private_beside)
+        await self.common.open(self._common_grpc)
+        await self.private.open(self._private_grpc)
         self.sessions.port = self.private.port
 
     def push(self) -> None:
