@@ -72,7 +72,9 @@ NOT_UP = frozenset(
 
 
 class Forwarder(grpc.ServiceRpcHandler):
-    """Answers for every method that is not the server's own. `channel` is not closed.
+    """Forwards the methods that are not the server's own to `channel`.
+
+    It does not close the channel.
 
     To be added to a server of lbclient's before it starts, after all other handlers.
     """

@@ -7,7 +7,7 @@ from lbclient.client.kinds import MODULE
 
 
 def info(call: object) -> "client.records.CallInfo":
-    """Which backend a call went to, in how many attempts, after what wait.
+    """Tells which backend a call went to, in how many attempts, after what wait.
 
     For calls made on a channel of ours; of any other it knows nothing.
     """

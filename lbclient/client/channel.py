@@ -123,7 +123,7 @@ class Channel(grpc.aio.Channel):
         _watch_forks()
 
     def balancer(self) -> Balancer:
-        """The working half, started on first use.
+        """Returns the working half, which starts on first use.
 
         Raises UsageError after close, and RuntimeError outside of the event loop
         that the channel belongs to.

@@ -447,7 +447,7 @@ class ChannelConfig(Sourced):
         name: str = "",
         **defaults: Any,
     ) -> Self:
-        """What a channel to `target`, with this name, has if it is given no config.
+        """Returns what a channel to `target`, of this name, has if it is given none.
 
         Reads `LBCLIENT_<FIELD>` variables, and for fields without a variable the file
         that `LBCLIENT_CONFIG` names: its `[channel."name"]`, `[channel."target"]` and
@@ -462,13 +462,13 @@ class ChannelConfig(Sourced):
 
     @classmethod
     def from_toml(cls, path: str, *, target: str = "", name: str = "") -> Self:
-        """As `from_environment`, of the file at `path` alone."""
+        """Reads the file at `path`, as `from_environment` does, and no variable."""
         return cls._from_toml(path, (target, name))
 
     def tables(self) -> dict[str, bool]:
-        """The tables for single channels in the file that the config was read from.
+        """Returns the file's tables for single channels: whether each is for this one.
 
-        Of each, with the path of the file, whether it is for this channel.
+        By the path of the file and the name of the table.
         """
         return dict(self._tables)
 

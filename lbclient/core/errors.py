@@ -41,7 +41,7 @@ class ConfigError(LbError, ValueError):
 
 
 class ResolveError(LbError):
-    """The name service's mistake: the channel keeps its last good endpoints.
+    """A lookup of endpoints failed. The channel keeps the last good ones.
 
     >>> str(ResolveError("no answer: \\x1b[2J"))
     'no answer: ?[2J'

@@ -149,7 +149,7 @@ class Load:
             self.sent_since_report = 0
 
     def hear_first(self, seconds: float) -> None:
-        """The first message of a stream has come so long after it was sent."""
+        """Takes the seconds from sending a stream until its first message."""
         mean = self.first_message
         change = (seconds - mean) * FIRST_GAIN
         self.first_message = mean + change if mean else seconds
@@ -187,13 +187,13 @@ class Load:
         self.sent_since_report = 0
 
     def enter_ready(self, now: float) -> None:
-        """The backend became ready; a report may have come a little before that."""
+        """Notes that the backend is ready; a report may have come a little before."""
         if not self.is_written:
             self._note()
         self.ready_at = now
 
     def leave_ready(self) -> None:
-        """The backend left, or was lost; it may come back as another task.
+        """Notes that the backend left, or was lost; it may come back as another task.
 
         Its report is discarded: gRFC A58 restarts its blackout for this reason.
         """
@@ -204,7 +204,7 @@ class Load:
         self.sent_since_report = 0
 
     def utilization(self) -> float:
-        """That of its last report by which pickers go; 0.0 is unknown, not idle."""
+        """Returns its last report's, by which pickers go; 0.0 is unknown, not idle."""
         return 0.0 if self.report is None else self._utilization_of(self.report)
 
     @property

@@ -75,7 +75,7 @@ class Picker(Protocol):
         """Returns a member of `ready`. Never waits. `now` never goes back."""
 
     def weights(self, ready: Sequence[N], now: float) -> Sequence[float]:
-        """The share that each node would get, all else equal; mean 1.
+        """Returns the share that each node would get, all else equal; mean 1.
 
         For people to look at. Reads only: asking changes no pick.
         """
@@ -103,10 +103,10 @@ class LearningPicker(KeyedPicker, Protocol):
     def answered(
         self, call: CallHints, node: Node, seconds: float | None, now: float
     ) -> None:
-        """The caller has the first message of a call so long after it was sent there.
+        """Takes the seconds from sending a call until its caller had the first message.
 
-        None: it failed or was cancelled before. `call` is what `pick_for` was given.
-        Told once for each attempt.
+        None: the call failed or was cancelled before. `call` is what `pick_for` was
+        given. Told once for each attempt.
         """
 
 

@@ -58,7 +58,7 @@ def picker_factory(
     balance_factor: float | None = None,
     miss_cost: float | None = None,
 ) -> PickerFactory:
-    """The factory of that name, or the factory that was given.
+    """Returns the factory of that name, or the factory that was given.
 
     `slow_start` goes to a picker that is named, and None leaves it its default; what
     comes from a factory has its own. Those in `WITHOUT_SLOW_START` have none.

@@ -232,8 +232,8 @@ class CacheAware(ByKeys):
     def answered(
         self, call: CallHints, node: Node, seconds: float | None, now: float
     ) -> None:
-        """The first message of a call has come after so many seconds, or its end; None:
-        it failed or was cancelled, which says nothing of how long it takes."""
+        """Takes the seconds until a call's first message or end. None: it failed or was
+        cancelled, which says nothing of how long it takes."""
         home = self._homes.get(node)
         sent = None if home is None else home.take(id(call), now)
         if sent is None or home is None:

@@ -28,7 +28,7 @@ def server(
     *,
     config: ServerConfig | None = None,
 ) -> "kinds.Server":
-    """A `Server`, with the arguments of `grpc.aio.server` and a config.
+    """Makes a `Server`, with the arguments of `grpc.aio.server` and a config.
 
     With `LBCLIENT_DISABLE=1` in the environment it is grpc.aio's own server, with
     grpc.health.v1. `serve` takes it as well; what is ours alone (`drain`, ...) it does
@@ -69,7 +69,7 @@ def sync_server(
     *,
     config: ServerConfig | None = None,
 ) -> "kinds.SyncServer":
-    """A `SyncServer`, with the arguments of `grpc.server` and a config.
+    """Makes a `SyncServer`, with the arguments of `grpc.server` and a config.
 
     With `LBCLIENT_DISABLE=1` in the environment it is grpcio's own server, with
     grpc.health.v1. `serve_sync` takes it as well; what is ours alone (`drain`, ...) it

@@ -128,7 +128,7 @@ class Server(ReportingServer, grpc.aio.Server):
         return None if generic is None else generic.service(details)
 
     async def start(self, warmup: Warmup | None = None) -> None:
-        """Serves; clients are told that it does, once `warmup` has returned.
+        """Begins to serve; tells clients that it does once `warmup` has returned.
 
         Until then it accepts connections and says that it is starting; a call that
         comes nevertheless is served. Raises what `warmup` raises: the server is then
@@ -172,7 +172,7 @@ class Server(ReportingServer, grpc.aio.Server):
             await self._inner.start()
 
     async def stop(self, grace: float | None) -> None:
-        """As grpc.aio's; the watchers are told first, and their streams end.
+        """Tells the watchers and ends their streams, then stops as grpc.aio's does.
 
         Of several at once the shortest grace holds, for `drain` too. If a caller is
         cancelled the server stops all the same, within its grace.
@@ -195,7 +195,7 @@ class Server(ReportingServer, grpc.aio.Server):
             self._warming.end()
 
     async def wait_for_termination(self, timeout: float | None = None) -> bool:
-        """As grpc.aio's, but its caller may be cancelled without harm.
+        """Waits until the server has stopped. Its caller may be cancelled without harm.
 
         Cancelling grpcio's own wait without a timeout cancels its shutdown too, and
         every later `stop` raises CancelledError.
@@ -214,7 +214,7 @@ class Server(ReportingServer, grpc.aio.Server):
             self._udp.push()
 
     async def drain(self) -> None:
-        """A lame duck first, and stops with GOAWAY when its clients have left.
+        """Becomes a lame duck, and stops with GOAWAY when its clients have left.
 
         GOAWAY is sent when no client that watches health has sent a request for
         `lame_duck_quiet`, or when two thirds of `lame_duck_period` are over. Requests

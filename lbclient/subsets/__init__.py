@@ -52,7 +52,7 @@ OFFSETS = 2**20  # two of 100 client jobs get the same one in 0.5 % of cases
 def subset(
     algorithm: str, client: int, backends: int, size: int, *, offset: int = 0
 ) -> list[int]:
-    """The numbers of the client's backends: the first `size` of its `order`.
+    """Returns the numbers of the client's backends: the first `size` of its `order`.
 
     All of them where there are no more than `size`. Raises ConfigError as `order`.
 
@@ -66,7 +66,7 @@ def subset(
 def order(
     algorithm: str, client: int, backends: int, size: int, *, offset: int = 0
 ) -> Iterator[int]:
-    """The numbers 0..backends-1 in the client's order of preference, lazily.
+    """Yields the numbers 0..backends-1 in the client's order of preference.
 
     The first `size` are its subset, the next ones the replacements. `offset` tells
     one client job from another (`job_offset`). Raises ConfigError for an unknown
@@ -84,7 +84,7 @@ def order(
 
 
 def job_offset(job: str) -> int:
-    """How far the clients of that job are moved: 0 for "", else 1 to 2**20.
+    """Returns how far the clients of that job are moved: 0 for "", else 1 to 2**20.
 
     Every job's tasks are numbered from 0. Without an offset the first tasks of fifty
     small jobs would all choose the same backends. The articles have one job: 0.

@@ -37,7 +37,7 @@ class Rendezvous:
         return sorted(endpoints, key=lambda each: drawn[each.address], reverse=True)
 
     def draw(self, address: str) -> bytes:
-        """The number that this client and the backend there draw."""
+        """Returns the number that this client and the backend there draw."""
         drawn = self._keyed.copy()
         drawn.update(_encode(address))
         return drawn.digest()

@@ -67,7 +67,7 @@ class FakeChannel(grpc.aio.Channel):
         self._scripts[method] = list(answers)
 
     def calls_of(self, method: str) -> list[FakeCall]:
-        """The calls of one method, by its name or path."""
+        """Returns the calls of one method, by its name or path."""
         return [call for call in self.calls if method in _names(call.method)]
 
     def _next_answer(self, path: str) -> Any:

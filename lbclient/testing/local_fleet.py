@@ -92,12 +92,12 @@ class LocalBackend:
         await self._relay.open(port)
 
     async def kill(self) -> None:
-        """As by SIGKILL: connections are reset, and its clients are told nothing."""
+        """Resets its connections and ends, as by SIGKILL; tells its clients nothing."""
         await self._relay.cut()
         await self._stop()
 
     def freeze(self) -> None:
-        """As by SIGSTOP: connections stay, and nothing is answered until `thaw`.
+        """Answers nothing until `thaw`, as by SIGSTOP; its connections stay.
 
         Raises RuntimeError if it is stopped. A frozen backend can be killed.
         """
@@ -106,7 +106,7 @@ class LocalBackend:
         self._relay.freeze()
 
     def thaw(self) -> None:
-        """As by SIGCONT; of a backend that is not frozen it does nothing."""
+        """Answers again, as by SIGCONT. Does nothing if it is not frozen."""
         if self._is_frozen:
             self._is_frozen = False
             self._relay.thaw()

@@ -32,14 +32,14 @@ class FakeReply:
 
     @classmethod
     def never(cls) -> "FakeReply":
-        """The call is not answered: its deadline or a `cancel` ends it."""
+        """Makes a reply that never comes: the deadline or a `cancel` ends the call."""
         return cls(delay=inf)
 
 
 def failure(
     code: grpc.StatusCode, details: str = "", trailers: Pairs = ()
 ) -> grpc.aio.AioRpcError:
-    """The error with which a call ends. lbclient's own can be scripted, too.
+    """Makes the error with which a call ends. lbclient's own can be scripted, too.
 
     >>> from grpc import StatusCode
     >>> failure(StatusCode.NOT_FOUND, "no such tree").details()

@@ -4,8 +4,7 @@ from lbclient.wire import propagation
 
 
 def degraded() -> bool:
-    """Whether the server is near overload, so the handler should return a cheaper
-    answer.
+    """Tells whether the server is near overload, so that a cheaper answer should do.
 
     False if no request is being served.
     """

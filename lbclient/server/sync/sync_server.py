@@ -107,7 +107,7 @@ class SyncServer(ReportingServer, grpc.Server):
         return None if ours is None else ours.handlers.get(details.method)
 
     def start(self, warmup: Warmup | None = None) -> None:
-        """Serves; clients are told that it does, once `warmup` has returned.
+        """Begins to serve; tells clients that it does once `warmup` has returned.
 
         Until then it accepts connections and says that it is starting; a call that
         comes nevertheless is served. Raises what `warmup` raises: the server is then
@@ -153,7 +153,7 @@ class SyncServer(ReportingServer, grpc.Server):
             self._reporter.enter(TaskState.SERVING)
 
     def stop(self, grace: float | None) -> Event:
-        """As grpcio's; the watchers are told first, and their streams end.
+        """Tells the watchers and ends their streams, then stops as grpcio's does.
 
         The event is set when the server has stopped, and its own thread has ended.
         """
@@ -204,7 +204,7 @@ class SyncServer(ReportingServer, grpc.Server):
             self._udp.push()
 
     def drain(self) -> None:
-        """A lame duck first, and stops with GOAWAY when its clients have left.
+        """Becomes a lame duck, and stops with GOAWAY when its clients have left.
 
         As `lbclient.Server.drain`, but it blocks until the server has stopped, also by
         a `stop` of somebody else. Raises RuntimeError in a coroutine, such as a warmup,
