@@ -3,12 +3,20 @@
 `asyncio.run` cancels all tasks when its coroutine returns, as test runners do, and then
 closes the loop. gRPC's core answers after that, once for each request that it was asked
 for, and grpcio logs an error for each answer to a closed loop.
+
+Into its answer to a task of grpcio's own, which is cancelled too, the core writes where
+that task had its request: memory that belongs to something else by then. Such tasks ask
+for the methods that generated code registers, and where a grpcio lacks what
+`grpc_seam.intake` needs. So what they hold is kept until the core has stopped.
 """
 
 import asyncio
+import gc
 import weakref
 from asyncio import CancelledError
+from collections.abc import Sequence
 from contextlib import suppress
+from types import CoroutineType
 from typing import Protocol
 
 from lbclient.server.overload.intake import Intake
@@ -25,12 +33,12 @@ class LoopEnd:
     def __init__(self, server: Stoppable, intake: Intake) -> None:
         self._server = weakref.ref(server)
         self._intake = intake
-        self._is_over: asyncio.Future[None] | None = None
+        self._is_over: _IsOver | None = None
         self._task: asyncio.Task[None] | None = None
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
         """Watches the server's loop. Called once, on it."""
-        self._is_over = loop.create_future()
+        self._is_over = _IsOver(loop=loop)
         self._task = loop.create_task(
             _stop_at_end(self._server, self._intake, self._is_over)
         )
@@ -50,8 +58,25 @@ class LoopEnd:
         return f"<of {self._server()!r}>"
 
 
+class _IsOver(asyncio.Future[None]):
+    """Cancelled when the loop ends: with all tasks, before one of them goes on."""
+
+    kept: Sequence[object] = ()
+
+    def cancel(self, msg: object = None) -> bool:
+        self.kept = _held_by_tasks(self.get_loop())
+        return super().cancel(msg)
+
+
+def _held_by_tasks(loop: asyncio.AbstractEventLoop) -> Sequence[object]:
+    """The variables of all coroutines that are not written in Python, as grpcio's."""
+    coroutines = [task.get_coro() for task in asyncio.all_tasks(loop)]
+    foreign = [one for one in coroutines if not isinstance(one, CoroutineType)]
+    return gc.get_referents(*foreign)
+
+
 async def _stop_at_end(
-    server: weakref.ref[Stoppable], intake: Intake, is_over: asyncio.Future[None]
+    server: weakref.ref[Stoppable], intake: Intake, is_over: _IsOver
 ) -> None:
     try:
         await is_over
@@ -61,4 +86,5 @@ async def _stop_at_end(
             with suppress(CancelledError):
                 await left.stop(None)
         await intake.ended()
+        is_over.kept = ()
         raise

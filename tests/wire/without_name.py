@@ -8,7 +8,7 @@ Prints what was logged. See `tests.without_name`, which runs tests so.
 import asyncio
 import logging
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -218,8 +218,54 @@ async def main() -> None:
     await server.stop(None)
 
 
+class PassingServer(grpc.aio.ServerInterceptor):
+    async def intercept_service(self, continuation: Any, details: Any) -> Any:
+        return await continuation(details)
+
+
+def memory() -> Iterator[bytes]:
+    """What takes the place of what was freed, whatever its size was, about 200."""
+    return (b"\xaa" * size for size in range(112, 240, 16) for _ in range(1000))
+
+
+async def allocate_at_end(found: list[bytes]) -> None:
+    try:
+        await asyncio.Future()
+    finally:  # the loop ends, and with it all tasks
+        found.extend(memory())
+        await asyncio.sleep(0)
+        found.extend(memory())
+
+
+async def leave(found: list[bytes]) -> list[Any]:
+    """Stops no server, neither one that grpcio asks for requests, nor one of ours."""
+    import lbclient
+
+    intercepted = lbclient.server(interceptors=[PassingServer()])
+    intercepted.add_registered_method_handlers("a.B", Service().handlers)
+    servers = [lbclient.server(), intercepted]
+    for server in servers:
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            method: Any = channel.unary_unary("/a.B/unary_unary")
+            await method(b"", timeout=20).code()  # so grpcio has asked for the next one
+    tasks = [asyncio.create_task(allocate_at_end(found)) for _ in range(8)]
+    return [*servers, *tasks]
+
+
+def end_loop() -> None:
+    """gRPC's core answers to tasks that are over, in memory that is of others now."""
+    found: list[bytes] = []
+    kept = asyncio.run(leave(found))
+    assert found
+    assert not any(one.strip(b"\xaa") for one in found), "the core wrote into them"
+    del kept
+
+
 if __name__ == "__main__":
     if len(sys.argv) > 1:
         take_away(sys.argv[1])
     logging.basicConfig(level="WARNING", format="%(message)s", stream=sys.stdout)
     asyncio.run(asyncio.wait_for(main(), 60))
+    end_loop()
