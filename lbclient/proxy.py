@@ -13,17 +13,20 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
 
 from lbclient import wire
 from lbclient.background.tasks import cancellations
-from lbclient.client.channel import Channel
-from lbclient.grpc_seam import Trailers, step
+from lbclient.client.kinds import is_channel
+from lbclient.core.coroutines import step
 from lbclient.server.report.health import ANY_SERVICE
 from lbclient.wire import propagation
+
+if TYPE_CHECKING:  # a proxy between grpc.aio's own loads nothing of it
+    from lbclient.grpc_seam import Trailers
 
 # Of health and load the proxy speaks for itself.
 OWN = ("/grpc.health.v1.", "/lbclient.v1.", "/xds.service.orca.v3.")
@@ -82,7 +85,7 @@ class Forwarder(grpc.ServiceRpcHandler):
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._channel = channel
         self._not_down = NOT_DOWN
-        if isinstance(channel, Channel):
+        if is_channel(channel):
             # Its calls inherit the customer and the criticality, of which the server
             # may know better than by what the client claims.
             self._not_down |= {wire.CUSTOMER_KEY, wire.CRITICALITY_KEY}
@@ -243,7 +246,7 @@ class _Headers:
     async def _send_empty(self) -> None:
         await self._context.send_initial_metadata(await self._metadata())
 
-    async def _metadata(self) -> Trailers:
+    async def _metadata(self) -> "Trailers":
         return _without(NOT_UP, await self._call.initial_metadata())
 
     def stop(self) -> None:
@@ -259,5 +262,5 @@ def _retrieve(task: "asyncio.Task[None]") -> None:
         task.exception()
 
 
-def _without(keys: Collection[str], metadata: Iterable[Any] | None) -> Trailers:
+def _without(keys: Collection[str], metadata: Iterable[Any] | None) -> "Trailers":
     return tuple((key, value) for key, value in metadata or () if key not in keys)

@@ -6,10 +6,10 @@ from typing import Any
 
 import grpc
 
+from lbclient.core.coroutines import step
 from lbclient.grpc_seam.channels import active_calls
 from lbclient.grpc_seam.interceptors import beneath
 from lbclient.grpc_seam.private import is_news
-from lbclient.grpc_seam.status import step
 
 _STREAMS_REQUESTS = (grpc.aio.StreamUnaryCall, grpc.aio.StreamStreamCall)
 

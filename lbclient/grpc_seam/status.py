@@ -1,32 +1,17 @@
 """How a grpc.aio call ended: its status, its error, and whether a server had it."""
 
 import re
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from inspect import CORO_CREATED, getcoroutinestate
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
 
+from lbclient.core.coroutines import step
 from lbclient.grpc_seam.channels import is_ready
 from lbclient.grpc_seam.private import is_news
 
-T = TypeVar("T")
 Trailers = Sequence[tuple[str, str | bytes]]
-
-
-def step(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that does not suspend.
-
-    In a done callback `code()` and `trailing_metadata()` of a grpc.aio call are
-    such coroutines: the only public way to the status without a task.
-    """
-    try:
-        coroutine.send(None)
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
-    coroutine.close()
-    raise RuntimeError("the call is not done")
 
 
 def final_status(call: Any) -> tuple[int, Trailers]:

@@ -262,11 +262,26 @@ PROGRAM = """
 import asyncio, sys
 from concurrent.futures import ThreadPoolExecutor
 import grpc, prometheus_client
-import lbclient, lbclient.admin
+import lbclient, lbclient.admin, lbclient.cli.operate.proxy
 from lbclient.metrics import export, opentelemetry
+from lbclient.proxy import Forwarder
+
+async def echo(request, context):
+    return request
+
+async def forwarded(channel):
+    proxy = lbclient.server(handlers=[Forwarder(channel)])
+    port = proxy.add_insecure_port("127.0.0.1:0")
+    await proxy.start()
+    async with lbclient.insecure_channel(f"127.0.0.1:{port}") as client:
+        call = client.unary_unary("/a.B/C")(b"", timeout=20, wait_for_ready=True)
+        assert await call == b""
+    await proxy.stop(None)
 
 async def main():
-    server = lbclient.server()
+    method = grpc.unary_unary_rpc_method_handler(echo)
+    service = grpc.method_handlers_generic_handler("a.B", {"C": method})
+    server = lbclient.server(handlers=[service])
     port = server.add_insecure_port("127.0.0.1:0")
     threads = lbclient.sync_server(ThreadPoolExecutor(1))
     serving = asyncio.create_task(lbclient.serve(server))
@@ -287,6 +302,7 @@ async def main():
             lbclient.degraded(), lbclient.NoBackend, lbclient.CallInfo
         with lbclient.criticality(lbclient.Criticality.SHEDDABLE), lbclient.key("a"):
             export(channel), export(server), export(threads)
+        await forwarded(channel)
     prometheus_client.generate_latest()
     lbclient.admin.snapshot()
     serving.cancel()

@@ -13,7 +13,7 @@ import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 from prometheus_client import REGISTRY
@@ -23,13 +23,18 @@ from lbclient import metrics
 from lbclient.admin.http import HttpRequest, HttpResponse, Site
 from lbclient.cli.numbers import whole
 from lbclient.cli.operate.peer import CERTIFICATE, pair, pem
-from lbclient.client.channel import Channel
 from lbclient.client.factory import insecure_channel, secure_channel
+from lbclient.client.kinds import is_channel
 from lbclient.config import ChannelConfig, ServerConfig, find_setting
 from lbclient.core.criticality import Criticality
 from lbclient.core.errors import ConfigError
 from lbclient.proxy import Forwarder
-from lbclient.server import Server, serve, server
+from lbclient.server import serve, server
+from lbclient.server.kinds import is_async_server
+
+if TYPE_CHECKING:  # the kill switch loads neither
+    from lbclient.client.channel import Channel
+    from lbclient.server import Server
 
 # SRE book, ch. 20: subsets of 20 to 100; ch. 21: "proxy tasks can use bigger subsets".
 SUBSET_SIZE = 100
@@ -143,7 +148,7 @@ async def run(given: argparse.Namespace) -> None:
         say(given, ending(channel, proxy))
 
 
-def channel_of(given: argparse.Namespace, environ: Mapping[str, str]) -> Channel:
+def channel_of(given: argparse.Namespace, environ: Mapping[str, str]) -> "Channel":
     config = ChannelConfig.from_environment(
         environ,
         target=given.target,
@@ -166,7 +171,7 @@ def channel_of(given: argparse.Namespace, environ: Mapping[str, str]) -> Channel
     return secure_channel(given.target, credentials, options, config=config)
 
 
-def server_of(given: argparse.Namespace, environ: Mapping[str, str]) -> Server:
+def server_of(given: argparse.Namespace, environ: Mapping[str, str]) -> "Server":
     config = ServerConfig.from_environment(environ)
     # Two proxies on one port would share it unseen.
     options = [*sizes(given.max_message), ("grpc.so_reuseport", 0)]
@@ -199,7 +204,7 @@ def listen_at(address: str) -> tuple[str, int]:
     return found[1], int(found[2])
 
 
-def open_port(proxy: Server, given: argparse.Namespace) -> int:
+def open_port(proxy: "Server", given: argparse.Namespace) -> int:
     """Raises RuntimeError where that cannot be."""
     try:
         return bound(proxy, given)
@@ -225,7 +230,7 @@ def why_not(host: str, port: int) -> str:
     return ""
 
 
-def bound(proxy: Server, given: argparse.Namespace) -> int:
+def bound(proxy: "Server", given: argparse.Namespace) -> int:
     authority = pem("ca", given.ca, CERTIFICATE)
     key, certificate = pair_of(given, "key", "cert")
     if key is None or certificate is None:
@@ -274,9 +279,9 @@ def exposition(request: HttpRequest) -> HttpResponse:
     return HttpResponse(kind, encode(REGISTRY))
 
 
-def ending(channel: Channel, proxy: Server) -> dict[str, Any]:
+def ending(channel: "Channel", proxy: "Server") -> dict[str, Any]:
     """What was done, in numbers; of the kill switch's channels there are none."""
-    if not isinstance(proxy, Server) or not isinstance(channel, Channel):
+    if not is_async_server(proxy) or not is_channel(channel):
         return {}
     here, there = proxy.statistics(), channel.statistics()
     return {

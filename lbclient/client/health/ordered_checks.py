@@ -16,9 +16,9 @@ from lbclient.client.health.check import Unanswered, check
 from lbclient.client.health.streams import LAST_WORDS
 from lbclient.client.reported import Reported
 from lbclient.core.backends.connection_state import Order
+from lbclient.core.coroutines import step
 from lbclient.core.model import State, TaskState
 from lbclient.core.protocols import Clock
-from lbclient.grpc_seam import step
 
 READY = grpc.ChannelConnectivity.READY
 
