@@ -10,6 +10,7 @@ import logging
 import math
 import struct
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -551,26 +552,28 @@ async def test_a_strange_report_keeps_no_backend_from_its_calls(
 ) -> None:
     """In every response and in all health reports but the first."""
 
+    said = Counter[bytes]()
+
     def always(load: bytes) -> Callable[[], AsyncIterator[bytes]]:
         async def say() -> AsyncIterator[bytes]:
             yield health(report(0.5))
             while True:
                 yield health(load)
+                said[load] += 1
                 await asyncio.sleep(0.02)
 
         return say
 
-    tasks = [
-        await start(strange_server(always(load), load))
-        for load in (report(0.5), *STRANGE_REPORTS.values())
-    ]
+    loads = report(0.5), *STRANGE_REPORTS.values()
+    tasks = [await start(strange_server(always(load), load)) for load in loads]
     config = ChannelConfig(picker=EAGER[picker], seed=7)
     async with lbclient.insecure_channel(target(*tasks), config=config) as channel:
         await channel.channel_ready()
         await eventually(lambda: is_ready(channel))
         for _ in range(6):
             await ask_around(channel, 5 * len(tasks))
-            await asyncio.sleep(0.05)
+            said.clear()
+            await eventually(lambda: all(said[load] > 1 for load in loads))
         backends = channel.statistics().backends
         assert sum(b.served for b in backends) == 30 * len(tasks)
         assert all(b.started for b in backends)

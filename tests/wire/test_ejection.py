@@ -239,14 +239,15 @@ async def test_one_that_ends_its_connection_with_each_error_is_ejected(
     tasks[0].failing = link.cut
     tasks[0].address = link.address
     async with await ready_channel(tasks, eventually) as channel:
-        for _ in range(20):
+
+        async def cut() -> None:
             await eventually(lambda: len(channel.balancer().pool.ready) == 3)
             dials = link.dials
             await call(channel, NEW, 5)
-            if ejected(channel):
-                break
-            await eventually(lambda before=dials: link.dials > before)
-            await asyncio.sleep(0.1)
+            if not ejected(channel):
+                await eventually(lambda: link.dials > dials)
+
+        await eventually(lambda: ejected(channel), meanwhile=cut)
         assert ejected(channel) == {link.address: [NEW]}
         assert link.dials > 3
     await link.close()

@@ -1,6 +1,5 @@
 """Sizes of messages, as gRFCs A66 and A72 have them, for who exports or traces."""
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -13,7 +12,7 @@ import lbclient
 from lbclient import metrics
 from lbclient.metrics import opentelemetry
 from tests.hosts import PATH, Host, method_handler, unary_unary
-from tests.waiting import Eventually
+from tests.waiting import eventually
 from tests.wire.test_grpc_metrics import IDEMPOTENT, Seen, provider_to
 from tests.wire.test_sync_server import sync_hosting
 
@@ -90,40 +89,49 @@ def sizes(seen: Seen) -> dict[tuple[str, str], int]:
     }
 
 
-async def call_each(channel: grpc.aio.Channel) -> None:
-    """The streams are read slowly: a status must not overtake what is not read yet."""
+def ended(server: Any) -> int:
+    return sum(server.statistics().requests.values())
+
+
+async def until_ended(server: Any, requests: int) -> None:
+    await eventually(lambda: ended(server) >= requests)
+
+
+async def call_each(channel: grpc.aio.Channel, server: Any) -> None:
+    """Streams are read after their end: a status must not overtake what is not read."""
     method: Any
     for arity, path in PATHS.items():
         method = getattr(channel, arity)(path)
         request, response = arity.split("_")
+        before = ended(server)
         call = method(iter(REQUESTS) if request == "stream" else REQUEST)
         if response == "unary":
             assert await call == RESPONSE
         else:
-            await asyncio.sleep(0.02)
+            await until_ended(server, before + 1)
             assert [one async for one in call] == list(RESPONSES)
 
 
 @pytest.mark.parametrize("servicer", [Async(), Sync()])
 async def test_both_sides_have_the_sizes_of_all_four_kinds_of_calls(
-    host: Host, servicer: object, eventually: Eventually
+    host: Host, servicer: object
 ) -> None:
     server, address, _ = await host(methods_of(servicer))
     seen = Seen()
     async with lbclient.insecure_channel(address) as channel:
-        await call_each(channel)  # what is wrapped before the export is wrapped again
+        await call_each(channel, server)  # what is wrapped now is wrapped again
         opentelemetry.export(server, seen.provider)
         opentelemetry.export(channel, seen.provider)
-        await call_each(channel)
+        await call_each(channel, server)
         await eventually(lambda: sizes(seen) == EXPECTED, seen=lambda: sizes(seen))
 
 
-async def test_a_synchronous_server_has_sizes_too(eventually: Eventually) -> None:
+async def test_a_synchronous_server_has_sizes_too() -> None:
     seen = Seen()
     with sync_hosting(methods_of(Sync())) as (server, address):
         opentelemetry.export(server, seen.provider)
         async with grpc.aio.insecure_channel(address) as channel:
-            await call_each(channel)
+            await call_each(channel, server)
         expected = {key: size for key, size in EXPECTED.items() if "server" in key[0]}
         await eventually(lambda: sizes(seen) == expected, seen=lambda: sizes(seen))
 
@@ -162,12 +170,12 @@ async def test_each_attempt_has_events_of_its_messages(host: Host) -> None:
 
 async def test_a_traced_channel_may_be_exported_to_prometheus(host: Host) -> None:
     """Which counts durations, and no sizes."""
-    _, address, _ = await host(methods_of(Async()))
+    server, address, _ = await host(methods_of(Async()))
     spans, registry = InMemorySpanExporter(), CollectorRegistry()
     async with lbclient.insecure_channel(address) as channel:
         metrics.export(channel, registry)
         opentelemetry.trace(channel, provider_to(spans))
-        await call_each(channel)
+        await call_each(channel, server)
         labels = {"target": address, "grpc_service": "test.Sizes", "grpc_code": "OK"}
         for arity in ARITIES:
             count = "lbclient_call_duration_seconds_count"
