@@ -160,20 +160,29 @@ async def test_streams_end_with_their_connection(
 
 async def test_a_lame_duck_is_told_to_every_stream_of_every_kind(host: Host) -> None:
     """More of them than are woken in a turn of the loop; nobody waits for an hour."""
-    _, address, _ = server, _, _ = await host(ECHO, max_streams_per_connection=SLICE)
+    server, address, _ = await host(ECHO, max_streams_per_connection=SLICE)
     async with AsyncExitStack() as stack:
         calls = []
         for method in (*KINDS.values(), *KINDS.values()):
             channel = await stack.enter_async_context(connect(address))
-            calls += [watch(channel, method) for _ in range(SLICE)]
-        first = [await call.read() for call in calls]
+            calls += [(watch(channel, method), method) for _ in range(SLICE)]
+        for call, _ in calls:
+            await call.read()
         server.lame_duck()
-        second = [await asyncio.wait_for(call.read(), 20) for call in calls]
-        assert all(a != b for a, b in zip(first, second, strict=True))
-        states = {health_pb2.HealthReport.FromString(said).state for said in second[:3]}
-        assert states == {load_pb2.LAME_DUCK}
-        for call in calls:
+        for call, method in calls:
+            # A busy machine may have other news before.
+            while not tells_of_leaving(await asyncio.wait_for(call.read(), 20), method):
+                pass
             call.cancel()
+
+
+def tells_of_leaving(said: bytes, method: str) -> bool:
+    if method == wire.SERVING_WATCH_METHOD:
+        status = compat_pb2.ServingReply.FromString(said).status
+        return status == compat_pb2.ServingReply.NOT_SERVING
+    if method == wire.WATCH_METHOD:
+        return health_pb2.HealthReport.FromString(said).state == load_pb2.LAME_DUCK
+    return load_pb2.LoadReport.FromString(said).state == load_pb2.LAME_DUCK
 
 
 class Unread:
@@ -316,7 +325,7 @@ async def test_a_client_with_gRPCs_health_checks_does_not_come_to_a_lame_duck(
         await held.read()
         server.lame_duck()
         channel.get_state(try_to_connect=True)
-        await eventually(lambda: refused(server) == {"server": 1})
+        await eventually(lambda: refused(server).keys() == {"server"})  # it asks again
         failing = grpc.ChannelConnectivity.TRANSIENT_FAILURE
         await eventually(lambda: channel.get_state() is failing)
         held.cancel()
