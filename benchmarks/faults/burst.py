@@ -4,11 +4,12 @@ gRPC's core ends requests that wait for too many others, before Python has seen 
 """
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 
 import grpc
 
-from benchmarks.faults.fleet import Tally, fleet, send_one
+from benchmarks.faults.fleet import NOTHING, Tally, fleet, send_one
 from benchmarks.faults.row import Result, Row
 
 CALLS = (1000, 2000)
@@ -16,11 +17,13 @@ CHANNELS = 8
 DEADLINE = 20.0  # seconds
 
 
-async def burst(kind: str, calls: int) -> Tally:
+async def burst(
+    kind: str, calls: int, environment: Mapping[str, str] = NOTHING
+) -> Tally:
     # Equal channels of grpc.aio share one connection.
     own = [("grpc.use_local_subchannel_pool", 1)]
     tally = Tally()
-    async with fleet(1, kind) as [task], AsyncExitStack() as stack:
+    async with fleet(1, kind, environment) as [task], AsyncExitStack() as stack:
         channels = [
             await stack.enter_async_context(
                 grpc.aio.insecure_channel(task.address, options=own)
