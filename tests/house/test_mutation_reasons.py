@@ -1,26 +1,25 @@
-"""The reasons why mutants may survive are of lines that are there."""
+"""The reasons why mutants may survive are of mutants that there are."""
 
-import ast
 import tomllib
 from pathlib import Path
 
-from tests.mutation import PACKAGE, REASONS, TESTS, mutants
+from tests.mutation.making import mutants
+from tests.mutation.modules import TESTS
+from tests.mutation.reasons import REASONS, covers
+from tests.mutation.running import PACKAGE
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_each_reason_is_of_a_mutant_that_there_is() -> None:
+def test_each_reason_is_of_mutants_that_there_are() -> None:
     for module, reasons in tomllib.loads(REASONS.read_text()).items():
-        source = (PACKAGE / module).read_text()
-        lines = source.splitlines()
-        made = {
-            (change, lines[line - 1].strip()) for _, change, line in mutants(source)
-        }
-        known = {ast.unparse(node) for node in ast.walk(ast.parse(source))}
+        made = mutants((PACKAGE / module).read_text())
         for each in reasons:
-            assert each["what"] in known, each
-            for change in each["changes"]:
-                assert (change, each["line"]) in made, each
+            assert each["reason"]
+            of_it = [one for one in made if covers(each, one)]
+            assert set(each["lines"]) == {one.text for one in of_it}, each
+            changes = {one.change for one in of_it}
+            assert set(each.get("changes", changes)) == changes, each
 
 
 def test_the_tests_of_modules_are_there() -> None:

@@ -381,6 +381,25 @@ def test_what_an_answer_told_is_forgotten_with_its_connection() -> None:
     assert life.due_at() is None
 
 
+def test_what_an_answer_told_says_nothing_of_another_state() -> None:
+    """A pick may find its connection gone, which is noted elsewhere."""
+    life = ready_by_its_word()
+    apply(life, life.told_by_answer(10.0))
+    life.state = State.CONNECTING
+    assert life.tick(10.0 + TRAILER_INTERVALS * 2.0, 0.0) == Step()
+    assert life.due_at() is None
+
+
+def test_a_doubted_backend_may_say_that_it_leaves_but_not_that_it_serves(
+    life: Lifecycle,
+) -> None:
+    miss(life, 1.0)
+    assert take(life, life.heard(SERVING, True, 1.1)) == Step()
+    assert take(life, life.heard(TaskState.LAME_DUCK, True, 1.2)).state is (
+        State.LAME_DUCK
+    )
+
+
 def away(life: Lifecycle, now: float) -> None:
     """It had no calls for long."""
     assert take(life, life.idle(300.0, now, by_udp=False)).state is State.INACTIVE
@@ -408,6 +427,9 @@ def test_what_comes_late_of_a_connection_that_was_given_up_says_nothing(
 def test_what_is_heard_from_afar_is_of_inactive_backends_only(life: Lifecycle) -> None:
     assert life.told(TaskState.LAME_DUCK) == Step()
     assert life.wanted() == Step()
+    due = life.due_at()
+    assert life.not_told(1.0) == Step()
+    assert life.due_at() == due, "no look beside a connection"
     take(life, life.lost())
     for late in (
         life.told(SERVING),
@@ -438,6 +460,9 @@ def test_a_refusing_backend_can_be_disconnected_and_stays_refusing(
 ) -> None:
     take(life, life.lost())
     assert life.idle(300.0, 1.0, by_udp=False) == Step()  # it is connecting
+    take(life, life.connected(0.5, INTERVAL))
+    assert life.idle(300.0, 1.0, by_udp=False) == Step()  # it has not spoken yet
+    take(life, life.lost())
     take(life, life.cannot_connect("connection refused"))
     step = life.idle(300.0, 1.0, by_udp=False)
     assert step == Step(order=Order.DISCONNECT)

@@ -16,7 +16,7 @@ def silence() -> Silence:
 
 
 def silent(silence: Silence) -> Silence:
-    assert silence.judge(EVERY, 0.0) == EVERY
+    assert silence.judge(EVERY, -1.0) == EVERY + 1.0  # since it last told its load
     return silence
 
 
@@ -70,7 +70,7 @@ def test_who_stood_still_itself_judges_half_an_interval_later(silence: Silence) 
     assert not silence.is_too_long(1e9)
 
 
-def test_the_sooner_of_two_is_due(silence: Silence) -> None:
+def test_another_interval_does_not_put_off_a_new_connection(silence: Silence) -> None:
     silent(silence)
     silence.expect_every(9.0, EVERY)  # no report is owed: it is silent
     assert silence.due_at() == EVERY * REDIAL_INTERVALS

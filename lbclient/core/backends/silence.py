@@ -47,9 +47,8 @@ class Silence:
         return self._judge_at is not None or self._redial_at is not None
 
     def due_at(self) -> float | None:
-        if self._judge_at is None or self._redial_at is None:
-            return self._redial_at if self._judge_at is None else self._judge_at
-        return min(self._judge_at, self._redial_at)
+        """When a report is overdue or a new connection is; never both."""
+        return self._redial_at if self._judge_at is None else self._judge_at
 
     def is_due(self, now: float) -> bool:
         """Whether a report is overdue, so that `judge` is wanted."""
