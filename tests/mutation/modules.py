@@ -17,9 +17,9 @@ TESTS = {
     " loop/test_balancer loop/test_health_watch",
     "core/backends/trust.py": "unit/test_lifecycle laws/test_lifecycle"
     " loop/test_balancer loop/test_health_watch",
-    "core/backends/looks.py": "unit/test_lifecycle laws/test_lifecycle"
+    "core/backends/looks.py": "unit/test_looks unit/test_lifecycle laws/test_lifecycle"
     " loop/test_balancer loop/test_health_watch",
-    "core/backends/doubt.py": "unit/test_lifecycle laws/test_lifecycle"
+    "core/backends/doubt.py": "unit/test_looks unit/test_lifecycle laws/test_lifecycle"
     " loop/test_health_watch loop/test_balancer",
     "core/backends/silence.py": "unit/test_silence unit/test_lifecycle"
     " laws/test_lifecycle loop/test_health_watch loop/test_balancer",

@@ -36,6 +36,7 @@ def test_each_status_of_grpc_has_a_verdict() -> None:
     ("name", "refusal", "is_cut_off", "goes_on"),
     [
         ("OK", None, False, False),
+        ("OK", Refusal.OVERLOADED, True, False),
         ("UNAVAILABLE", None, False, True),
         ("UNAVAILABLE", Refusal.DONT_RETRY, False, True),  # thought of, and denied
         ("RESOURCE_EXHAUSTED", None, False, False),

@@ -5,6 +5,7 @@ from random import Random
 
 import pytest
 
+from lbclient.core.counting.call_counts import MOST
 from lbclient.core.retries.hedging import (
     BUDGET,
     BURST,
@@ -165,6 +166,12 @@ def test_a_hedge_is_withheld(reason: str, what: dict[str, bool]) -> None:
     retry = hedging.decide(found(hedging), 1000, **WELL)
     assert retry is not None
     assert retry.attempt == 1
+    assert (hedging.sent, hedging.won) == (1, 0)
+    hedging.hedge_won()
+    assert hedging.won == 1
+    before = hedging.withheld["no-backend"]
+    hedging.take_back()
+    assert (hedging.sent, hedging.withheld["no-backend"]) == (0, before + 1)
 
 
 def test_hedges_and_retries_share_the_retry_budget() -> None:
@@ -178,3 +185,23 @@ def test_what_is_not_idempotent_or_has_one_attempt_is_not_hedged() -> None:
     assert make().find("/a.B/Other") is None
     policy = RetryPolicy(Budget(), Random(1), {PATH: 1}, lambda path: True)
     assert Hedging(policy, {PATH: 1}, lambda path: True).find(PATH) is None
+    assert Hedging(policy, {PATH: 2}, lambda path: True).find(PATH) is not None
+
+
+def test_so_many_methods_are_hedged_at_most_and_each_is_known() -> None:
+    policy = RetryPolicy(Budget(), Random(1), 3, lambda path: True)
+    hedging = Hedging(policy, 3, lambda path: True)
+    first = hedging.find("/a.B/0")
+    for number in range(1, MOST):
+        assert hedging.find(f"/a.B/{number}") is not None
+    assert hedging.find("/a.B/more") is None
+    assert hedging.find("/a.B/0") is first is not None
+
+
+def test_the_share_of_slow_calls_follows_them() -> None:
+    method = found(make())
+    for slow, share in ((True, 1.0), (False, 0.0)):
+        for _ in range(400):
+            (method.outlived if slow else method.answered_in_time)()
+        assert method.slow == pytest.approx(share, abs=0.01)
+        assert 0.0 <= method.slow <= 1.0

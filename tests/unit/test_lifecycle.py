@@ -237,11 +237,15 @@ def test_calls_without_an_answer_have_the_connection_asked_ever_more_seldom(
     stranger: Lifecycle,
 ) -> None:
     take(stranger, stranger.heard(SERVING, False, 0.0, "no health service"))
-    asked, now = [], 0.0
+    asked = list[float]()
+    now = 0.0
     while now < 300.0:
         now += INTERVAL / 2
         step = take(stranger, stranger.trust.look_at_calls(1, 0, now))
         if step.order is Order.CHECK:
+            pause = now - (asked[-1] if asked else 0.0)
+            cause = f"1 in flight and no answer for {pause:.1f} s"
+            assert stranger.connection.checks.cause == cause
             asked.append(now)
             assert take(stranger, stranger.trust.checked(SERVING, now)) == Step()
     pauses = [after - before for before, after in pairwise([0.0, *asked])]
@@ -398,6 +402,47 @@ def test_a_doubted_backend_may_say_that_it_leaves_but_not_that_it_serves(
     assert take(life, life.heard(TaskState.LAME_DUCK, True, 1.2)).state is (
         State.LAME_DUCK
     )
+
+
+def test_a_check_that_nobody_waits_for_changes_nothing(life: Lifecycle) -> None:
+    due = life.due_at()
+    for state in (None, TaskState.LAME_DUCK):
+        assert life.trust.checked(state, 1.0) == Step()
+        assert life.due_at() == due
+    take(life, life.lost())
+    assert life.trust.checked(SERVING, 1.0) == Step()
+
+
+def test_of_calls_without_an_answer_a_check_tells_that_it_lives_and_no_state(
+    stranger: Lifecycle,
+) -> None:
+    take(stranger, stranger.trust.checked(SERVING, 1.0))
+    assert stranger.trust.look_at_calls(1, 0, 1.0 + PATIENCE).order is Order.CHECK
+    assert stranger.trust.checked(TaskState.LAME_DUCK, 5.0) == Step()
+    assert stranger.due_at() is None
+
+
+def test_what_a_backend_answered_is_known_until_it_has_another_connection() -> None:
+    life = Lifecycle(INTERVAL, Random(7))
+    assert not life.answers_checks()
+    assert not life.is_waking()
+    assert not life.is_expected_back()
+    take(life, life.connected(0.0, INTERVAL))
+    take(life, life.heard(SERVING, True, 0.0))
+    take(life, life.lost())
+    assert life.answers_checks()
+    take(life, life.connected(1.0, INTERVAL))
+    assert not life.answers_checks()
+
+
+def test_who_was_to_leave_is_wanted_back_as_what_it_is(life: Lifecycle) -> None:
+    for _ in range(2):
+        take(life, life.leaves(True))
+    assert life.state is State.LAME_DUCK
+    assert take(life, life.leaves(False)).state is State.READY
+    take(life, life.leaves(True))
+    life.state = State.CONNECTING  # a pick found its connection gone
+    assert life.leaves(False) == Step()
 
 
 def away(life: Lifecycle, now: float) -> None:

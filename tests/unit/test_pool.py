@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from lbclient.core.backends.pool import Limits, Pool
+from lbclient.core.backends.pool import Limits, Pool, few
 from lbclient.core.model import (
     Endpoint,
     Endpoints,
@@ -449,6 +449,84 @@ def test_half_of_those_it_does_not_need_are_avoided_at_most(
     assert addresses(pool.nodes.values())[0] == "a"
 
 
+def test_who_is_avoided_stays_so_when_another_one_is(pool: Pool[FakeNode]) -> None:
+    pool.reconcile(endpoints(*"abcdefgh"), 0.0)
+    pool.avoid(["a:1"], 0.0)
+    pool.avoid(["b:1"], 0.0)  # (8 - 3) // 2 are two
+    assert addresses(pool.nodes.values()) == "cde"
+
+
+def test_one_that_is_avoided_stands_in_no_longer_than_it_must(
+    pool: Pool[FakeNode],
+) -> None:
+    pool.reconcile(endpoints(*"abcde"), 0.0)
+    all_ready(pool, 0.0)
+    for name in "cd":
+        pool.observe(node(pool, name), State.LAME_DUCK, 5.0)
+        pool.review(5.0)
+    pool.observe(node(pool, "e"), State.READY, 5.0)
+    pool.avoid(["a:1"], 6.0)
+    assert addresses(pool.nodes.values()) == "bcdea"
+    pool.observe(node(pool, "c"), State.READY, 7.0)
+    assert addresses(pool.review(7.0).drained) == "a"
+
+
+def test_a_subset_is_complete_while_no_replacement_is_awaited(
+    pool: Pool[FakeNode],
+) -> None:
+    all_ready(pool, 0.0)
+    assert pool.is_complete(0.0)
+    pool.observe(node(pool, "c"), State.LAME_DUCK, 5.0)
+    pool.review(5.0)
+    pool.observe(node(pool, "c"), State.READY, 5.5)
+    assert not pool.is_complete(5.5)  # d connects
+    assert pool.is_complete(6.0)  # d is out
+
+
+def test_a_drained_node_changes_nothing_any_more(pool: Pool[FakeNode]) -> None:
+    all_ready(pool, 0.0)
+    left = node(pool, "a")
+    left.load.begin()
+    left.load.begin()
+    pool.reconcile(endpoints(*"bcdef"), 1.0)
+    pool.observe(node(pool, "d"), State.READY, 1.0)
+    assert pool.review(1.0).drained == (left,)
+    assert pool.review_at(1.0) is None
+    left.load.finish(SERVED, 2.0)
+    assert pool.full() == 0
+    pool.observe(left, State.REFUSING, 5.0)
+    assert pool.review_at(5.0) is None
+    assert repr(pool) == "3 of 3 backends ready"
+    assert addresses(pool.ready) == "bcd"
+
+
+def test_a_report_is_of_the_time_in_which_it_came(pool: Pool[FakeNode]) -> None:
+    for name, state in (("a", State.CONNECTING), ("b", State.READY)):
+        pool.observe(node(pool, name), state, 0.0)
+        node(pool, name).load.observe(LoadReport(0.5), 0.0)
+        pool.observe(node(pool, name), State.LAME_DUCK, 1.0)
+    assert node(pool, "a").load.report is not None  # it never was another task's
+    assert node(pool, "b").load.report is None
+
+
+def test_the_workers_of_the_only_task_may_have_all_connections() -> None:
+    limits = Limits(3, 2, 1.0, 10.0, 0, max_connections=4)
+    workers = tuple(Endpoint(f"a:{port}") for port in range(2, 9))
+    pool = Pool(make, lambda all_: all_, limits, expand=lambda _: workers)
+    pool.reconcile(endpoints("a"), 0.0)
+    assert list(pool.nodes) == ["a:2", "a:3", "a:4", "a:5"]
+    assert len(few(Endpoint("a:1"), workers[:2], 1)) == 1
+
+
+def test_who_reads_from_another_thread_sees_the_same(pool: Pool[FakeNode]) -> None:
+    assert pool.read_ready() == ()
+    pool.observe(node(pool, "b"), State.LAME_DUCK, 0.0)
+    assert addresses(pool.read_ready()) == "b"
+    pool.observe(node(pool, "a"), State.READY, 0.0)
+    assert addresses(pool.read_ready()) == "a"
+    assert pool.read_ready() == pool.ready
+
+
 def test_its_size_may_change(pool: Pool[FakeNode]) -> None:
     assert addresses(pool.resize(4, 0.0).opened) == "d"
     assert pool.subset_size() == 4
@@ -471,6 +549,13 @@ def test_guests_have_nodes_beyond_the_subset_as_far_as_there_is_room() -> None:
     assert not pool.guests
 
 
+def test_a_full_pool_has_no_guests() -> None:
+    limits = Limits(3, 2, 1.0, 10.0, 0, max_connections=3)
+    pool = Pool(make, lambda all_: all_, limits)
+    pool.reconcile(endpoints("a", "b", "c", "d"), 0.0)
+    assert pool.invite(["d:1"], 0.0) == ((), ())
+
+
 def test_a_guest_is_no_replacement_and_stays_as_what_it_is() -> None:
     limits = Limits(3, 2, 1.0, 10.0, 2, max_connections=5)
     pool = Pool(make, lambda all_: all_, limits)
@@ -478,6 +563,8 @@ def test_a_guest_is_no_replacement_and_stays_as_what_it_is() -> None:
     pool.invite(["d:1"], 0.0)
     for one in pool.nodes.values():
         pool.observe(one, State.READY, 0.0)
+    pool.review(0.5)
+    assert (list(pool.guests), pool.replacements()) == (["d:1"], 0)
     guest = node(pool, "d")
     pool.observe(node(pool, "a"), State.CONNECTING, 20.0)
     pool.review(21.5)

@@ -147,6 +147,65 @@ def test_who_is_accepted_more_than_refused_is_not_throttled() -> None:
     assert told.admits(CRITICAL, 1.0)
 
 
+class Half(Random):
+    """Chance that is always in the middle."""
+
+    def random(self) -> float:
+        return 0.5
+
+
+def seen(refused: float, accepted: int, there: int, k: float = 2.0) -> Throttle:
+    """Told that so much is refused; it saw these."""
+    load = Load()
+    load.observe(said(refused), 0.0)
+    told = Throttle(Half(), k, lambda: [load])
+    for verdict, times in ((Verdict.SERVED, accepted), (Verdict.REJECTED, there)):
+        for _ in range(times):
+            told.observe(CRITICAL, verdict, 0.0)
+    return told
+
+
+@pytest.mark.parametrize("there", [50, 100])
+def test_who_is_accepted_as_often_as_k_asks_is_held_back_by_no_report(
+    there: int,
+) -> None:
+    told = seen(0.99, accepted=0, there=1)
+    assert not told.admits(CRITICAL, 0.0)  # now it has listened
+    for verdict, times in ((Verdict.SERVED, 102), (Verdict.REJECTED, there)):
+        for _ in range(times):
+            told.observe(CRITICAL, verdict, 1.0)
+    assert told.probability(CRITICAL, 1.0) == 0.0
+    assert told.admits(CRITICAL, 1.0)
+
+
+@pytest.mark.parametrize(("k", "accepted", "sent"), [(2.0, 40, 0.2), (1.1, 400, 0.11)])
+def test_of_reports_that_its_own_outcomes_contradict_it_believes_none(
+    k: float, accepted: int, sent: float
+) -> None:
+    told = seen(0.9, accepted=0, there=10, k=k)
+    for _ in range(150):
+        assert not told.admits(CRITICAL, 1.0)
+    for _ in range(accepted - 1):
+        told.observe(CRITICAL, Verdict.SERVED, 1.0)
+    assert told.probability(CRITICAL, 1.0) == pytest.approx(1.0 - sent)
+    assert not told.admits(CRITICAL, 1.0)
+    told.observe(CRITICAL, Verdict.SERVED, 1.0)
+    assert told.probability(CRITICAL, 1.0) == 0.0
+    assert told.admits(CRITICAL, 1.0)
+
+
+def test_with_nine_requests_a_second_it_goes_by_its_own_outcomes() -> None:
+    requests = round(TOLD_BELOW * WINDOW)
+    few = seen(0.9, accepted=requests // 3, there=requests * 2 // 3 - 1)
+    assert not few.admits(CRITICAL, 1.0)
+    few = seen(0.9, accepted=requests // 3, there=requests * 2 // 3 - 2)
+    few.admits(CRITICAL, 1.0)
+    assert few.probability(CRITICAL, 1.0) == pytest.approx(0.8)
+    many = seen(0.9, accepted=requests // 3, there=requests * 2 // 3)
+    assert many.admits(CRITICAL, 1.0)
+    assert many.probability(CRITICAL, 1.0) == pytest.approx(1 / 3, abs=0.01)
+
+
 def test_two_minutes_after_its_last_refusal_a_client_asks_again() -> None:
     told = throttle(1.0)
     told.observe(CRITICAL, Verdict.REJECTED, 0.0)

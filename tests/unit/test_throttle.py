@@ -46,8 +46,10 @@ def overload(throttle: Throttle, of: Criticality = CRITICAL, rate: int = 100) ->
 
 def test_a_cold_client_is_not_throttled(throttle: Throttle) -> None:
     for _ in range(ceil(COLD)):
+        assert throttle.probability(CRITICAL, 0.0) == 0.0
         assert request(throttle, Verdict.REJECTED, 0.0)
     assert throttle.probability(CRITICAL, 0.0) > 0.0
+    assert not all(throttle.admits(CRITICAL, 0.0) for _ in range(9))
 
 
 def test_a_sparse_client_is_never_throttled(throttle: Throttle) -> None:
@@ -173,6 +175,7 @@ def test_refusals_alone_count_as_refusals(
 ) -> None:
     throttle.observe(CRITICAL, verdict, 0.0)
     assert throttle.counts(CRITICAL, 0.0) == counts
+    assert throttle.refused == sum(counts[:2])
 
 
 @pytest.mark.parametrize(
@@ -195,6 +198,7 @@ def test_two_minutes_later_all_is_forgotten(throttle: Throttle) -> None:
     now = overload(throttle)
     assert throttle.probability(CRITICAL, now + WINDOW) == 0.0
     assert throttle.counts(CRITICAL, now + WINDOW) == (0, 0, 0)
+    assert all(throttle.admits(CRITICAL, now + WINDOW) for _ in range(100))
 
 
 def test_a_throttle_reads_as_english(throttle: Throttle) -> None:

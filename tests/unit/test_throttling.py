@@ -23,6 +23,8 @@ def refused(throttling: Throttling, customer: str = "") -> list[str]:
 
 def test_nothing_is_held_back_before_a_refusal() -> None:
     throttling = Throttling(Random(1), 2.0, tuple)
+    assert not throttling.is_active
+    assert not throttling.has_customers
     throttling.observe(LEVEL, SERVED, "maps", 0.0)
     assert (throttling.is_active, refused(throttling, "maps")) == (False, [])
     assert throttling.read(1.0) == []
@@ -32,13 +34,19 @@ def test_who_is_refused_for_overload_holds_back_and_counts() -> None:
     throttling = Throttling(Random(1), 2.0, tuple)
     for _ in range(MANY):
         throttling.observe(LEVEL, OVERLOADED, "", 0.0)
+    throttling.observe(LEVEL, SERVED, "", 0.0)
     assert throttling.is_active
     words = refused(throttling)
     assert len(words) > 50
     assert words[0].startswith("throttled: of ")
+    here = int(words[0].rpartition(", ")[2].removesuffix(" here"))
+    assert words[0] == (
+        f"throttled: of {MANY + 1 + here} CRITICAL requests of late 1 were accepted, "
+        f"{MANY} refused there, {here} here"
+    )
     assert throttling.throttled == len(words)
     [(level, probability, accepted, there, here)] = throttling.read(1.0)
-    assert (level, accepted, there, here) == (LEVEL, 0, MANY, len(words))
+    assert (level, accepted, there, here) == (LEVEL, 1, MANY, len(words))
     assert probability > 0.5
 
 
@@ -83,5 +91,5 @@ def test_it_ends_when_nothing_was_refused_for_a_while() -> None:
 
 
 def test_it_can_be_switched_off() -> None:
-    assert Throttling(Random(1), 2.0, tuple).is_on
+    assert Throttling(Random(1), 1.0, tuple).is_on
     assert not Throttling(Random(1), 0.0, tuple).is_on

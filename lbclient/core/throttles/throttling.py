@@ -153,7 +153,12 @@ def weighed(outcome: Outcome) -> Verdict:
 
 
 def weighed_for_customer(outcome: Outcome) -> Verdict:
-    """The verdict for one customer's throttle: only its quota is a rejection."""
+    """The verdict for one customer's throttle: only its quota is a rejection.
+
+    >>> refused = Outcome(Verdict.REJECTED, 0.1, refusal=Refusal.OVERLOADED)
+    >>> weighed_for_customer(refused).value
+    'abandoned'
+    """
     if outcome.verdict is REJECTED and outcome.refusal is not QUOTA:
         return ABANDONED
     return outcome.verdict
