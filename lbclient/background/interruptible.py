@@ -56,5 +56,9 @@ async def _until_ended(job: asyncio.Task[None]) -> None:
         if not job.done():
             job.cancel()
             await asyncio.wait((job,))
+        if not job.cancelled():
+            # Retrieved, also where the caller is cancelled as the job fails: a health
+            # check that is due as its connection is closed.
+            job.exception()
     if not (job.cancelled() and job.cancelling()):
         job.result()

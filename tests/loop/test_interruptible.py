@@ -1,6 +1,7 @@
 """Who runs one job after the other goes on when another ends the one that runs."""
 
 import asyncio
+import gc
 
 import pytest
 
@@ -96,3 +97,24 @@ async def test_a_cancelled_owner_leaves_no_failure_for_the_next_job() -> None:
     await asyncio.sleep(0)
     jobs.interrupt()
     await owner
+
+
+async def test_a_job_that_fails_as_its_owner_is_cancelled_is_no_complaint() -> None:
+    told = list[str]()
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: told.append(context["message"]))
+    fails: asyncio.Future[None] = loop.create_future()
+
+    async def job(waits: asyncio.Future[None]) -> None:
+        await waits
+
+    owner = asyncio.create_task(Interruptible().run(job(fails)))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    fails.set_exception(OSError("channel closed"))
+    owner.cancel()
+    await asyncio.wait((owner,))  # no traceback keeps the job
+    assert owner.cancelled()
+    del owner, fails
+    gc.collect()
+    assert not told

@@ -18,6 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tests.worlds.invariants import broken
 from tests.worlds.plan import (
     CLIENT_FAULTS,
+    IDEMPOTENT,
     KINDS,
     MAY_REPEAT,
     MORE_SERVER_FAULTS,
@@ -46,6 +47,10 @@ STOPS = st.none() | st.sampled_from(
 )
 
 
+KINDS_OF_SERVERS = st.sampled_from(("lbclient", "lbclient", "health"))
+ENDS = st.sampled_from(("ok", "ok", "unavailable"))
+
+
 class ChannelMachine(RuleBasedStateMachine):
     """One channel, up to three servers, and all that may happen to them."""
 
@@ -54,10 +59,16 @@ class ChannelMachine(RuleBasedStateMachine):
         self.stack = ExitStack()
         self.calls = 0
 
-    @initialize(count=st.integers(1, 3), config=SETTINGS, is_ready=st.booleans())
-    def open(self, count: int, config: dict[str, object], is_ready: bool) -> None:
-        addresses = [f"10.0.0.{number + 1}:50051" for number in range(count)]
-        servers = tuple(ServerPlan(address, "lbclient") for address in addresses)
+    @initialize(
+        kinds=st.lists(KINDS_OF_SERVERS, min_size=1, max_size=3),
+        config=SETTINGS,
+        is_ready=st.booleans(),
+    )
+    def open(self, kinds: list[str], config: dict[str, object], is_ready: bool) -> None:
+        servers = tuple(
+            ServerPlan(f"10.0.0.{number + 1}:50051", kind)
+            for number, kind in enumerate(kinds)
+        )
         plan = Plan(1, 0.0, 0.001, tuple(config.items()), servers, (), ())
         self.world = World(plan)
         gc.freeze()
@@ -73,15 +84,19 @@ class ChannelMachine(RuleBasedStateMachine):
         timeout=TIMEOUTS,
         takes=st.sampled_from((0.0, 0.05, 0.5)),
         stops=STOPS,
+        ends=ENDS,
     )
     def call(
         self,
         method: str,
         timeout: float | None,
         takes: float,
-        stops: tuple[float, str] | None,
+        stops: tuple[float, str] | None = None,
+        ends: str = "ok",
     ) -> None:
-        call = CallPlan(self.calls, 0.0, method, timeout, takes, parts=2, stops=stops)
+        call = CallPlan(
+            self.calls, 0.0, method, timeout, takes, parts=2, stops=stops, ends=ends
+        )
         self.calls += 1
         self.world.caller.begin(call)
 
@@ -97,6 +112,44 @@ class ChannelMachine(RuleBasedStateMachine):
     @rule(kind=st.sampled_from(list(CLIENT_FAULTS)), lasts=st.sampled_from((0.1, 3.0)))
     def break_client(self, kind: str, lasts: float) -> None:
         self.world.begin_fault(Fault(self.world.clock.now, kind, -1, lasts))
+
+    @rule(server=st.integers(0, 2), lasts=st.sampled_from((0.1, 8.0)))
+    def drain(self, server: int, lasts: float) -> None:
+        self.break_server("drain", server, lasts)
+
+    @rule(kept=st.lists(st.booleans(), min_size=3, max_size=3))
+    def resolve(self, kept: list[bool]) -> None:
+        """The name service knows others than before: some of those that are up."""
+        up = [address for address, one in self.world.machines.items() if one.is_up()]
+        known = [one for number, one in enumerate(up) if kept[number % len(kept)]]
+        if known:
+            self.world.source.truth = dict.fromkeys(known)
+            self.world.source.tell()
+
+    @rule()
+    def retry(self) -> None:
+        """Calls that may be sent again fail, more of them than may."""
+        for _ in range(3):
+            self.call(IDEMPOTENT, 2.0, 0.0, ends="unavailable")
+        self.wait(0.5)
+
+    @rule()
+    def wake(self) -> None:
+        """A call after a time without any: where `idle_after` is set it wakes one."""
+        self.wait(12.0)
+        self.call(IDEMPOTENT, 2.0, 0.05)
+
+    @rule(
+        kind=st.sampled_from(("freeze", "cut", "hang", "mute")),
+        server=st.integers(0, 2),
+        timeout=st.sampled_from((0.1, 8.0)),
+    )
+    def doubt(self, kind: str, server: int, timeout: float) -> None:
+        """Calls miss their deadlines, or wait, at a server that answers none."""
+        self.break_server(kind, server, 8.0)
+        for _ in range(8):
+            self.call(IDEMPOTENT, timeout, 0.0)
+            self.wait(0.3)
 
     @rule(seconds=st.sampled_from((0.0005, 0.01, 0.06, 0.5, 3.0, 12.0)))
     def wait(self, seconds: float) -> None:
@@ -129,6 +182,15 @@ class ChannelMachine(RuleBasedStateMachine):
         self.stack.close()
         if hasattr(self, "world"):
             assert not broken(self.world)
+
+
+def test_a_check_that_is_due_as_its_connection_is_closed_is_no_error() -> None:
+    """The machine found it: an idle connection was closed at the moment of a health
+    check, which left an exception that nobody retrieved."""
+    machine = ChannelMachine()
+    machine.open(["health"], {"seed": 9, "idle_after": 3.0}, is_ready=True)
+    machine.break_client("client blocks", 3.0)
+    machine.teardown()
 
 
 TestChannelMachine = pytest.mark.slow(ChannelMachine.TestCase)
