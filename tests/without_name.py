@@ -11,9 +11,11 @@ would meet if grpcio had renamed it. All behaviour is as ever, but for `LIMITED`
 prints all such names; `make names` runs tests without each of them.
 """
 
+import ast
 import os
 import re
 import sys
+from collections.abc import Sequence
 from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
 from typing import Any
@@ -42,7 +44,7 @@ LIMITED = {
 class Renaming:
     """Finds the modules of `lbclient.grpc_seam`, and has them ask in vain."""
 
-    def __init__(self, missing: str) -> None:
+    def __init__(self, missing: Sequence[str]) -> None:
         self._missing = missing
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
@@ -57,11 +59,13 @@ class Renaming:
 
 
 class Loader(SourceFileLoader):
-    missing = ""
+    missing: Sequence[str] = ()
 
     def get_code(self, fullname: str) -> Any:
-        tree = without(Path(self.path).read_text(), self.missing)
-        return compile(tree, self.path, "exec", dont_inherit=True)
+        source = Path(self.path).read_text()
+        for name in self.missing:
+            source = ast.unparse(without(source, name))
+        return compile(source, self.path, "exec", dont_inherit=True)
 
 
 def all_names() -> list[str]:
@@ -69,10 +73,10 @@ def all_names() -> list[str]:
     return sorted({name for file in files for name in names_in(file.read_text())})
 
 
-def take_away(name: str) -> None:
-    """From here on `lbclient.grpc_seam`, which must not be loaded yet, lacks it."""
+def take_away(*names: str) -> None:
+    """From here on `lbclient.grpc_seam`, which must not be loaded yet, lacks them."""
     assert not any(module.startswith("lbclient.grpc_seam") for module in sys.modules)
-    sys.meta_path.insert(0, Renaming(name))
+    sys.meta_path.insert(0, Renaming(names))
 
 
 def pytest_report_header() -> str:

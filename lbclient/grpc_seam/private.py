@@ -17,6 +17,8 @@ from lbclient.log import Log
 logger = Log(__name__)
 
 _WRAPPED = "unary calls are wrapped, which takes more CPU per call"
+LAYERS = "streaming calls take more CPU per message"
+_BOTH = f"{_WRAPPED}; {LAYERS}"
 _ASKED = "reading the status of a call takes more CPU"
 _UNCOUNTED = "the number of requests that wait inside of gRPC is unknown"
 _UNSEEN = "requests wait inside of gRPC, unseen, and not by criticality"
@@ -31,41 +33,62 @@ _REPEATED = "calls that stream requests are not retried when lbclient gives them
 COSTS = {
     "grpc.aio._call:UnaryUnaryCall": _WRAPPED,
     "grpc.aio._channel:UnaryUnaryMultiCallable": _WRAPPED,
-    "grpc.aio._utils:_timeout_to_deadline": _WRAPPED,
-    "grpc._cython.cygrpc:_AioCall": _WRAPPED,
-    "grpc._cython.cygrpc:AioRpcStatus.code": _WRAPPED,
-    "grpc._cython.cygrpc:AioRpcStatus.debug_error_string": _WRAPPED,
-    "grpc._cython.cygrpc:AioRpcStatus.details": _WRAPPED,
-    "grpc._cython.cygrpc:AioRpcStatus.trailing_metadata": _WRAPPED,
-    "_interceptors": _WRAPPED,
-    "_method": _WRAPPED,
-    "_request_serializer": _WRAPPED,
-    "_response_deserializer": _WRAPPED,
-    "_loop": _WRAPPED,
-    "_registered_call_handle": _WRAPPED,
-    "_request": _WRAPPED,
-    "_metadata": _WRAPPED,
-    "_channel": _WRAPPED,
+    "grpc.aio._call:UnaryStreamCall": LAYERS,
+    "grpc.aio._call:StreamUnaryCall": LAYERS,
+    "grpc.aio._call:StreamStreamCall": LAYERS,
+    "grpc.aio._channel:UnaryStreamMultiCallable": LAYERS,
+    "grpc.aio._channel:StreamUnaryMultiCallable": LAYERS,
+    "grpc.aio._channel:StreamStreamMultiCallable": LAYERS,
+    "grpc.aio._utils:_timeout_to_deadline": _BOTH,
+    "grpc._cython.cygrpc:_AioCall": _BOTH,
+    "grpc._cython.cygrpc:AioRpcStatus.code": _BOTH,
+    "grpc._cython.cygrpc:AioRpcStatus.debug_error_string": _BOTH,
+    "grpc._cython.cygrpc:AioRpcStatus.details": _BOTH,
+    "grpc._cython.cygrpc:AioRpcStatus.trailing_metadata": _BOTH,
+    "grpc._cython.cygrpc:ExecuteBatchError": LAYERS,
+    "grpc._cython.cygrpc:ReceiveInitialMetadataOperation": LAYERS,
+    "grpc._cython.cygrpc:ReceiveMessageOperation": LAYERS,
+    "grpc._cython.cygrpc:SendCloseFromClientOperation": LAYERS,
+    "grpc._cython.cygrpc:SendInitialMetadataOperation": LAYERS,
+    "grpc._cython.cygrpc:SendMessageOperation": LAYERS,
+    "grpc._cython.cygrpc:_AioCall.set_internal_error": LAYERS,
+    "grpc._cython.cygrpc:execute_batch": LAYERS,
+    "_context": LAYERS,
+    "_handle_status_once_received": LAYERS,
+    "_metadata_sent": LAYERS,
+    "_raise_for_status": LAYERS,
+    "_read": LAYERS,
+    "_send_unary_request": LAYERS,
+    "_write": LAYERS,
+    "_interceptors": _BOTH,
+    "_method": _BOTH,
+    "_request_serializer": _BOTH,
+    "_response_deserializer": _BOTH,
+    "_loop": _BOTH,
+    "_registered_call_handle": _BOTH,
+    "_request": _BOTH,
+    "_metadata": _BOTH,
+    "_channel": _BOTH,
     "_channel.check_connectivity_state": "checking whether a channel is connected takes"
     " more CPU",
-    "_active_calls": f"{_WRAPPED}; calls that others make on an inner channel"
+    "_active_calls": f"{_BOTH}; calls that others make on an inner channel"
     " end as CANCELLED when lbclient gives it up",
-    "_cython_call": _WRAPPED,
-    "_cython_call._status": _WRAPPED,
+    "_cython_call": _BOTH,
+    "_cython_call._status": _BOTH,
     "_cython_call._status.code": _ASKED,
     "_cython_call._status.trailing_metadata": _ASKED,
     "_cython_call._status.details": _ASKED,
     "_cython_call._status.debug_error_string": _ASKED,
-    "_cython_call._initial_metadata": f"{_WRAPPED}; {_ASKED}",
+    "_cython_call._initial_metadata": f"{_BOTH}; {_ASKED}",
     "_cython_call.is_locally_cancelled": _ASKED,
     "_cython_call.cancel": _REPEATED,
     "_call_response": f"{_WRAPPED}; a call that is cancelled before it is sent"
     " counts as an attempt",
-    "_preparation": "a streaming call that is cancelled before it is sent counts as an"
-    " attempt",
+    "_preparation": f"{LAYERS}; a streaming call that is cancelled before it is sent"
+    " counts as an attempt",
     "_async_request_poller": _REPEATED,
-    "_done_writing_flag": "with interceptors, a write after `done_writing` is not"
-    " refused",
+    "_done_writing_flag": f"{LAYERS}; with interceptors, a write after `done_writing`"
+    " is not refused",
     "grpc.aio._interceptor:InterceptedUnaryUnaryCall": _INTERCEPTED,
     "grpc.aio._interceptor:InterceptedUnaryStreamCall": _INTERCEPTED,
     "grpc.aio._interceptor:InterceptedStreamUnaryCall": _INTERCEPTED,

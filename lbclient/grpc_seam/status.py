@@ -114,7 +114,7 @@ def error_of(call: Any) -> grpc.aio.AioRpcError | None:
         trailers = call._cython_call._status.trailing_metadata()
         return grpc.aio.AioRpcError(
             _CODES.get(call._cython_call._status.code(), grpc.StatusCode.UNKNOWN),
-            grpc.aio.Metadata.from_tuple(call._cython_call._initial_metadata or ()),
+            grpc.aio.Metadata.from_tuple(_received(call)),
             grpc.aio.Metadata.from_tuple(trailers or ()),
             call._cython_call._status.details(),
             call._cython_call._status.debug_error_string(),
@@ -146,7 +146,8 @@ def _given_up(call: Any, cause: str) -> grpc.aio.AioRpcError:
 def _received(call: Any) -> tuple[Any, ...]:
     """Initial metadata of a call that is over; none where only the call can tell."""
     try:
-        return call._cython_call._initial_metadata or ()
+        received = getattr(call, "_lbclient_headers", None)
+        return received or call._cython_call._initial_metadata or ()
     except AttributeError as error:
         return tuple(step(call.initial_metadata())) if is_news(error) else ()
 

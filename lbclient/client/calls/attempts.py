@@ -63,11 +63,11 @@ class Method(Protocol):
         """The kind of call object that goes on with the attempts."""
 
     @property
-    def inner_methods(self) -> Mapping[grpc.aio.Channel, tuple[Any, Any, Any]]:
+    def inner_methods(self) -> Mapping[grpc.aio.Channel, tuple[Any, ...]]:
         """`InnerMethods`."""
 
     def measured_on(self, channel: grpc.aio.Channel, call: "ObservedCall") -> Any:
-        """grpc.aio's method for one attempt that tells its messages."""
+        """What begins one attempt that tells its messages."""
 
     def counts(self, balancer: "Balancer") -> dict[int, int]: ...
 
@@ -157,14 +157,13 @@ class Attempts:
             metadata, address = options.get("metadata"), backend.endpoint.address
             metadata = observed.attempt_begins(address, tries, waited, now, metadata)
             options = {**options, "metadata": metadata}
-        method, siblings, _ = self._method.inner_methods[backend.channel]
+        begin, siblings, *_ = self._method.inner_methods[backend.channel]
         if observed is not None and observed.measures:
-            method = self._method.measured_on(backend.channel, observed)
-        begin = partial(method, timeout=left, **options)
+            begin = self._method.measured_on(backend.channel, observed)
         if requests is None:
-            inner = begin(self._message)
+            inner = begin(self._message, left, **options)
         else:
-            inner = requests.in_context(lambda: begin(requests.attempt()))
+            inner = requests.begin(begin, left, options)
         siblings.add(inner)
         return attempt, inner, siblings
 

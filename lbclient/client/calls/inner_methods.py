@@ -1,6 +1,7 @@
 """grpc.aio's multicallables of one method, one a backend, made when first called."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import grpc
@@ -14,14 +15,17 @@ CLOSED = grpc.ChannelConnectivity.SHUTDOWN
 class InnerMethod(NamedTuple):
     """What a call on one channel is made by.
 
+    `begin` takes a message, or an iterator, a timeout, and the options of a call.
     `siblings` are the calls that the channel ends when it closes. `direct` is for a
-    direct call: its class, and what grpc.aio's call takes of `method`, also for a call
-    that is measured. None: the call is made by `method`, and wrapped.
+    direct call: its class, and what grpc.aio's call takes of its method, also for a
+    call that is measured. None: the call is made by `begin`, and wrapped. `arguments`
+    are those of a stream's method, if we make its calls.
     """
 
-    method: Any
+    begin: Callable[..., Any]
     siblings: Any
     direct: tuple[Any, tuple[Any, ...], tuple[Any, ...]] | None
+    arguments: tuple[Any, ...] | None
 
 
 class InnerMethods(dict[grpc.aio.Channel, InnerMethod]):
@@ -47,45 +51,59 @@ class InnerMethods(dict[grpc.aio.Channel, InnerMethod]):
         super().__init__()
         self._kind = kind
         self._path = path
-        self._request_serializer = request_serializer
-        self._response_deserializer = response_deserializer
+        self._codecs = request_serializer, response_deserializer
         self._registered = registered
         self._decode, self.awaited = expecting(response_deserializer)
 
     def __missing__(self, channel: grpc.aio.Channel) -> InnerMethod:
-        method = self._made(
-            channel, self._request_serializer, self._response_deserializer
-        )
         for known in [one for one in self if one.get_state() is CLOSED]:
             del self[known]
-        made = InnerMethod(method, active_calls(channel), self._direct(method, channel))
-        self[channel] = made
+        method = self._method(channel, self._codecs)
+        arguments = call_arguments(self._kind, method, channel)
+        begin: Callable[..., Any] = partial(_publicly, method)
+        direct = None
+        if arguments is not None and self._kind == "unary_unary":
+            direct = None if self.is_wrapped else self._direct(arguments)
+            arguments = None
+        elif arguments is not None:
+            begin = self._own(arguments)
+        siblings = active_calls(channel)
+        made = self[channel] = InnerMethod(begin, siblings, direct, arguments)
         return made
 
-    def measured(self, channel: grpc.aio.Channel, call: ObservedCall) -> Any:
-        """grpc.aio's multicallable for one attempt, which tells `call` its messages."""
-        codecs = self._request_serializer, self._response_deserializer
-        return self._made(channel, *measuring(call, *codecs))
+    def measured(
+        self, channel: grpc.aio.Channel, call: ObservedCall
+    ) -> Callable[..., Any]:
+        """What begins one attempt, which tells `call` its messages."""
+        codecs = measuring(call, *self._codecs)
+        arguments = self[channel].arguments
+        if arguments is not None:
+            return self._own(with_codecs(arguments, codecs))
+        return partial(_publicly, self._method(channel, codecs))
 
-    def _made(
-        self, channel: grpc.aio.Channel, serializer: Any, deserializer: Any
-    ) -> Any:
+    def _method(self, channel: grpc.aio.Channel, codecs: tuple[Any, Any]) -> Any:
         return getattr(channel, self._kind)(
             self._path,
-            request_serializer=serializer,
-            response_deserializer=deserializer,
+            request_serializer=codecs[0],
+            response_deserializer=codecs[1],
             _registered_method=self._registered,
         )
 
+    # Not at the top: what is imported wants names of grpcio's that are known to be
+    # there when it is.
+
     def _direct(
-        self, method: Any, channel: grpc.aio.Channel
-    ) -> tuple[Any, tuple[Any, ...], tuple[Any, ...]] | None:
-        if self._kind != "unary_unary" or self.is_wrapped:
-            return None
-        arguments = call_arguments(method, channel)
-        if arguments is None:
-            return None
-        # Not at the top: it wants names of grpcio's that are known to be there now.
+        self, arguments: tuple[Any, ...]
+    ) -> tuple[Any, tuple[Any, ...], tuple[Any, ...]]:
         from lbclient.client.calls.direct import DirectCall
 
         return DirectCall, arguments, with_codecs(arguments, (None, self._decode))
+
+    def _own(self, arguments: tuple[Any, ...]) -> Callable[..., Any]:
+        from lbclient.grpc_seam.own_streams import CLASSES, begin
+
+        return partial(begin, CLASSES[self._kind], arguments)
+
+
+def _publicly(method: Any, message: Any, timeout: float | None, **options: Any) -> Any:
+    return method(message, timeout=timeout, **options)

@@ -27,12 +27,14 @@ class Requests:
         self._free: asyncio.Event | None = None  # made by the first who waits for that
         self.are_repeatable = True
 
-    def in_context(self, start: Callable[[], Any]) -> Any:
-        """Starts an attempt, and so the task that iterates, in the caller's context.
+    def begin(
+        self, begin: Callable[..., Any], timeout: float | None, options: dict[str, Any]
+    ) -> Any:
+        """Begins an attempt, and so the task that iterates, in the caller's context.
 
-        One that waited is started by whatever made a backend ready, or by a timer.
+        One that waited is begun by whatever made a backend ready, or by a timer.
         """
-        return self._context.run(start)
+        return self._context.run(begin, self.attempt(), timeout, **options)
 
     def attempt(self) -> Any:
         """An iterator for one more attempt, asynchronous if the caller's is.

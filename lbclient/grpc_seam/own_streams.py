@@ -1,0 +1,211 @@
+"""grpc.aio's own classes of streaming calls, with less between a message and the core.
+
+In grpc.aio five coroutines wait one for another for each message that is read, and four
+for each that is sent: here it is two. And a call with a single request asks for the
+response headers as it sends that, not in a step of its own.
+
+Imported only where `direct.call_arguments` has found that all of it is there.
+"""
+
+from asyncio import CancelledError, wait
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+from grpc._cython.cygrpc import (  # type: ignore[import-not-found]
+    ExecuteBatchError,
+    ReceiveInitialMetadataOperation,
+    ReceiveMessageOperation,
+    SendCloseFromClientOperation,
+    SendInitialMetadataOperation,
+    SendMessageOperation,
+    execute_batch,
+)
+from grpc.aio._call import StreamStreamCall, StreamUnaryCall, UnaryStreamCall
+from grpc.aio._utils import _timeout_to_deadline
+
+from lbclient.grpc_seam.interceptors import with_compression
+from lbclient.log import Log
+
+logger = Log(__name__)
+
+EOF = grpc.aio.EOF
+NO_FLAGS = 0
+
+
+class _Own:
+    """What is the same for all kinds."""
+
+    _cython_call: Any
+    _loop: Any
+    _raise_for_status: Any
+    cancel: Any
+    cancelled: Any
+
+    def _give_up(self) -> None:
+        if not self.cancelled():
+            self.cancel()
+
+
+class _Reading(_Own):
+    """Reads messages. The call is its own iterator."""
+
+    _preparation: Any
+    _response_deserializer: Any
+    _is_prepared = False
+    _is_at_end = False
+
+    def __aiter__(self) -> Any:
+        return self
+
+    async def __anext__(self) -> Any:
+        if self._is_at_end:
+            raise StopAsyncIteration
+        try:
+            if not self._is_prepared:  # as in `_read`, without its frame
+                await self._preparation
+                self._is_prepared = True
+            received = ReceiveMessageOperation(NO_FLAGS)
+            try:
+                await execute_batch(self._cython_call, (received,), self._loop)
+            except ExecuteBatchError:
+                pass  # there is none: its status says why
+            except CancelledError:
+                self._give_up()
+                raise
+            data = received.message()
+            if data is None:
+                await self._raise_for_status()
+                raise StopAsyncIteration
+        except BaseException:
+            self._is_at_end = True
+            raise
+        decode = self._response_deserializer
+        return data if decode is None else _decoded(data, decode)
+
+    async def _read(self) -> Any:
+        if not self._is_prepared:
+            await self._preparation
+            self._is_prepared = True
+        received = ReceiveMessageOperation(NO_FLAGS)
+        try:
+            await execute_batch(self._cython_call, (received,), self._loop)
+        except ExecuteBatchError:
+            pass
+        except CancelledError:
+            self._give_up()
+            raise
+        data = received.message()
+        if data is None:
+            return EOF
+        decode = self._response_deserializer
+        return data if decode is None else _decoded(data, decode)
+
+
+def _decoded(data: bytes, decode: Callable[[bytes], Any]) -> Any:
+    """The response; None, as in grpc.aio, if it cannot be deserialized."""
+    try:
+        return decode(data)
+    except Exception as error:
+        logger.exception("a response could not be deserialized", reason=error)
+        return None
+
+
+class _Writing(_Own):
+    """Writes requests."""
+
+    _done_writing_flag: bool
+    _metadata_sent: Any
+    _request_serializer: Any
+    done: Any
+
+    async def _write(self, request: Any) -> None:
+        if self._done_writing_flag or self.done():
+            await super()._write(request)  # type: ignore[misc]  # which says why not
+            return
+        if not self._metadata_sent.is_set():
+            await self._metadata_sent.wait()
+            if self.done():
+                await self._raise_for_status()
+        encode = self._request_serializer
+        try:
+            message = request if encode is None else encode(request)
+        except Exception:
+            await super()._write(request)  # type: ignore[misc]  # which says it
+            return
+        sent = SendMessageOperation(message, NO_FLAGS)
+        try:
+            await execute_batch(self._cython_call, (sent,), self._loop)
+        except ExecuteBatchError as error:
+            self._cython_call.set_internal_error(str(error))
+            await self._raise_for_status()
+        except CancelledError:
+            self._give_up()
+            raise
+
+
+class OwnUnaryStreamCall(_Reading, UnaryStreamCall):  # type: ignore[type-arg]
+    _lbclient_headers: Any = None
+
+    async def _send_unary_request(self) -> None:
+        if self._context is not None:  # instrumentation of the core
+            await super()._send_unary_request()
+            return
+        request, call = self._request, self._cython_call
+        if self._request_serializer is not None:  # it tells of messages
+            request = self._request_serializer(request)
+        end = self._loop.create_task(call._handle_status_once_received())
+        headers = ReceiveInitialMetadataOperation(NO_FLAGS)
+        operations = (
+            SendInitialMetadataOperation(self._metadata, NO_FLAGS),
+            SendMessageOperation(request, NO_FLAGS),
+            SendCloseFromClientOperation(NO_FLAGS),
+            headers,
+        )
+        try:
+            await execute_batch(call, operations, self._loop)
+            self._lbclient_headers = headers.initial_metadata()
+        except ExecuteBatchError:
+            await end  # which says why
+        except CancelledError:
+            self._give_up()
+            raise
+
+    async def initial_metadata(self) -> Any:
+        if self._context is not None:
+            return await super().initial_metadata()
+        if not self._preparation.done():
+            await wait((self._preparation,))  # which it does not cancel
+        return grpc.aio.Metadata.from_tuple(self._lbclient_headers or ())
+
+
+class OwnStreamUnaryCall(_Writing, StreamUnaryCall):  # type: ignore[type-arg]
+    ...
+
+
+class OwnStreamStreamCall(_Reading, _Writing, StreamStreamCall):  # type: ignore[type-arg]
+    ...
+
+
+CLASSES: dict[str, Any] = {
+    "unary_stream": OwnUnaryStreamCall,
+    "stream_unary": OwnStreamUnaryCall,
+    "stream_stream": OwnStreamStreamCall,
+}
+
+
+def begin(
+    make: Any,
+    arguments: tuple[Any, ...],
+    message: Any,
+    timeout: float | None,
+    metadata: Any = None,
+    credentials: grpc.CallCredentials | None = None,
+    compression: grpc.Compression | None = None,
+) -> Any:
+    """Begins a call as grpc.aio's method object does, with `arguments` of that."""
+    if compression:
+        metadata = with_compression(metadata, compression)
+    deadline = _timeout_to_deadline(timeout)
+    # It fails fast: to wait for this backend is no use while there are others.
+    return make(message, deadline, metadata or (), credentials, None, *arguments)
