@@ -161,7 +161,7 @@ class Attempts:
         if observed is not None and observed.measures:
             begin = self._method.measured_on(backend.channel, observed)
         if requests is None:
-            inner = begin(self._message, left, **options)
+            inner = begin(self._message, timeout=left, **options)
         else:
             inner = requests.begin(begin, left, options)
         siblings.add(inner)

@@ -15,14 +15,14 @@ CLOSED = grpc.ChannelConnectivity.SHUTDOWN
 class InnerMethod(NamedTuple):
     """What a call on one channel is made by.
 
-    `begin` takes a message, or an iterator, a timeout, and the options of a call.
+    `begin` takes a message, or an iterator, and a call's options by name.
     `siblings` are the calls that the channel ends when it closes. `direct` is for a
     direct call: its class, and what grpc.aio's call takes of its method, also for a
     call that is measured. None: the call is made by `begin`, and wrapped. `arguments`
     are those of a stream's method, if we make its calls.
     """
 
-    begin: Callable[..., Any]
+    begin: Any
     siblings: Any
     direct: tuple[Any, tuple[Any, ...], tuple[Any, ...]] | None
     arguments: tuple[Any, ...] | None
@@ -60,8 +60,7 @@ class InnerMethods(dict[grpc.aio.Channel, InnerMethod]):
             del self[known]
         method = self._method(channel, self._codecs)
         arguments = call_arguments(self._kind, method, channel)
-        begin: Callable[..., Any] = partial(_publicly, method)
-        direct = None
+        begin, direct = method, None
         if arguments is not None and self._kind == "unary_unary":
             direct = None if self.is_wrapped else self._direct(arguments)
             arguments = None
@@ -71,15 +70,13 @@ class InnerMethods(dict[grpc.aio.Channel, InnerMethod]):
         made = self[channel] = InnerMethod(begin, siblings, direct, arguments)
         return made
 
-    def measured(
-        self, channel: grpc.aio.Channel, call: ObservedCall
-    ) -> Callable[..., Any]:
+    def measured(self, channel: grpc.aio.Channel, call: ObservedCall) -> Any:
         """What begins one attempt, which tells `call` its messages."""
         codecs = measuring(call, *self._codecs)
         arguments = self[channel].arguments
         if arguments is not None:
             return self._own(with_codecs(arguments, codecs))
-        return partial(_publicly, self._method(channel, codecs))
+        return self._method(channel, codecs)
 
     def _method(self, channel: grpc.aio.Channel, codecs: tuple[Any, Any]) -> Any:
         return getattr(channel, self._kind)(
@@ -103,7 +100,3 @@ class InnerMethods(dict[grpc.aio.Channel, InnerMethod]):
         from lbclient.grpc_seam.own_streams import CLASSES, begin
 
         return partial(begin, CLASSES[self._kind], arguments)
-
-
-def _publicly(method: Any, message: Any, timeout: float | None, **options: Any) -> Any:
-    return method(message, timeout=timeout, **options)

@@ -34,7 +34,7 @@ class Requests:
 
         One that waited is begun by whatever made a backend ready, or by a timer.
         """
-        return self._context.run(begin, self.attempt(), timeout, **options)
+        return self._context.run(begin, self.attempt(), timeout=timeout, **options)
 
     def attempt(self) -> Any:
         """An iterator for one more attempt, asynchronous if the caller's is.
