@@ -41,6 +41,7 @@ from benchmarks.harness.turns import (
 )
 from lbclient import metrics
 from lbclient.client.observers import CallObserver, Observers, expecting
+from lbclient.core.model import Verdict
 from lbclient.metrics import opentelemetry
 from lbclient.metrics.durations import find_trace
 
@@ -54,6 +55,7 @@ COUNTED = 10_000  # calls in each of as many runs
 SECONDS = 100.0  # for each side
 
 EXPECTING = expecting(None)
+METHOD = "unary_unary", "/benchmark.Echo/Echo"
 PLAIN, AGAIN = "no exporter", "no exporter, again"
 PROMETHEUS, OPENTELEMETRY = "Prometheus", "OpenTelemetry"
 KINDS = (PLAIN, AGAIN, PROMETHEUS, OPENTELEMETRY)
@@ -133,13 +135,13 @@ def ratios_of(what: str, contenders: list[Contender]) -> list[Ratio]:
 
 def count_one(observer: CallObserver) -> None:
     """What a call of one attempt adds, where it is counted."""
-    call = observer.begin(("unary_unary", "/benchmark.Echo/Echo"), 1.0)
+    call = observer.begin_sent(METHOD, 1.0)
     call.attempt_begins("127.0.0.1:1", 1, 0.0, 1.0, None)
     decode: Callable[[bytes], object] = same
     if call.measures:
         decode, awaited = EXPECTING
         call.request_sent(len(b"request"), awaited)
-    call.attempt_over(0, 0.01, "served", None, 1.01)  # which ends the call, too
+    call.attempt_over(0, 0.01, Verdict.SERVED, None, 1.01)  # which ends the call, too
     decode(b"response")
 
 

@@ -210,7 +210,7 @@ class Balancer:
         self.counters.attempt_over(attempt.counts, code, outcome.latency, then)
         if (observed := attempt.observed) is not None:
             took = outcome.latency + attempt.waited
-            observed.attempt_over(code, took, outcome.verdict.value, then, now)
+            observed.attempt_over(code, took, outcome.verdict, then, now)
         if attempt.hints is not None and self.pickers.answers.is_wanted:
             self.pickers.answers.over(attempt, None if code else outcome.latency, now)
         if code == DEADLINE_EXCEEDED and (then is None or then.delay is None):

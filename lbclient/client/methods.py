@@ -89,6 +89,7 @@ class StubMethod:
     ) -> None:
         self._get_balancer = get_balancer
         self.path = path
+        self.key = self.kind, path
         self._request_serializer = request_serializer
         self._response_deserializer = response_deserializer
         self._registered = registered
@@ -177,7 +178,7 @@ class StubMethod:
 
     def _observed(self, balancer: Balancer, now: float) -> ObservedCall | None:
         observer = balancer.observers.current
-        return None if observer is None else observer.begin((self.kind, self.path), now)
+        return None if observer is None else observer.begin(self.key, now)
 
     def _wrapped(
         self,
@@ -381,7 +382,7 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
         observed = None
         make, arguments, measured = inner.direct
         if (observer := balancer.observers.current) is not None and backend is not None:
-            observed = observer.begin((self.kind, self.path), now)
+            observed = observer.begin_sent(self.key, now)
             address = backend.endpoint.address
             metadata = observed.attempt_begins(address, 1, 0.0, now, metadata)
             if observed.measures:

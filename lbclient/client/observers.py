@@ -10,6 +10,7 @@ from threading import RLock
 from typing import Any, Protocol
 
 from lbclient.core.counting.call_counts import Method
+from lbclient.core.model import Verdict
 from lbclient.core.retries.retry import Decision
 from lbclient.core.statistics.call_times import ONE_RESPONSE, CallTimes, Trace
 
@@ -18,38 +19,50 @@ Codec = Callable[[Any], Any]
 # fmt: off
 
 
-class ObservedCall(Protocol):
-    """One call, for one observer: told on the channel's thread, of each attempt's
-    beginning and end, of the messages between, and of the call's own end if that is not
-    its last attempt's.
+class SentCall(Protocol):
+    """One call that was sent at once, for one observer: told on the channel's thread,
+    of its attempt's beginning and end, which is the call's own if there is no other
+    attempt.
 
-    `measures`: it is told of messages, those of its active `attempt`; 0: there is none.
+    `measures`: it is told of messages.
     """
 
     @property
     def measures(self) -> bool: ...
-
-    @property
-    def attempt(self) -> int: ...
 
     def attempt_begins(self, address: str, number: int, waited: float, now: float,
                        metadata: Any) -> Any:
         """Returns the metadata that the attempt is sent with; `number` is from 1, and
         `waited` the seconds of looking for the backend at `address`."""
 
-    def attempt_over(self, code: int, took: float, verdict: str,
+    def attempt_over(self, code: int, took: float, verdict: Verdict,
                      then: Decision | None, now: float) -> None:
         """After `took` seconds, the wait included. `then` is as in `balancer.settle`:
         None, or a decision without a delay, ends the call."""
+
+    def request_sent(self, size: int, awaited: list[Any]) -> None:
+        """The single request of a direct call; the call is among those `awaited` when
+        its response is."""
+
+    def of_one(self, sent_at: float) -> "ObservedCall":
+        """The observer of this call, sent then, whose attempt has failed: this one may
+        be that of many."""
+
+
+class ObservedCall(SentCall, Protocol):
+    """One call, for one observer: told of each attempt's beginning and end, of the
+    messages between, and of the call's own end if that is not its last attempt's.
+
+    `measures`: of messages those of its active `attempt`; 0: there is none.
+    """
+
+    @property
+    def attempt(self) -> int: ...
 
     def for_hedge(self) -> "ObservedCall":
         """The observer of the call's hedge, which begins while its first attempt runs.
 
         `then.is_left_to_other` of an attempt: its end is not the end of the call."""
-
-    def request_sent(self, size: int, awaited: list[Any]) -> None:
-        """The single request of a direct call; the call is among those `awaited` when
-        its response is."""
 
     def message_sent(self, size: int) -> None:
         """A request of so many bytes was handed to gRPC in an attempt."""
@@ -67,6 +80,9 @@ class ObservedCall(Protocol):
 class CallObserver(Protocol):
     def begin(self, method: Method, now: float) -> ObservedCall:
         """A call begins. Asked in its caller's context."""
+
+    def begin_sent(self, method: Method, now: float) -> SentCall:
+        """The same for a call that is sent at once."""
 
 
 class Observers:
@@ -117,6 +133,8 @@ class _Several:
     def begin(self, method: Method, now: float) -> ObservedCall:
         return _SeveralCalls(tuple(one.begin(method, now) for one in self._observers))
 
+    begin_sent = begin
+
 
 class _SeveralCalls:
     __slots__ = ("_calls",)
@@ -134,10 +152,18 @@ class _SeveralCalls:
         return metadata
 
     def attempt_over(
-        self, code: int, took: float, verdict: str, then: Decision | None, now: float
+        self,
+        code: int,
+        took: float,
+        verdict: Verdict,
+        then: Decision | None,
+        now: float,
     ) -> None:
         for call in self._calls:
             call.attempt_over(code, took, verdict, then, now)
+
+    def of_one(self, sent_at: float) -> "_SeveralCalls":
+        return self
 
     def for_hedge(self) -> "_SeveralCalls":
         return _SeveralCalls(tuple(call.for_hedge() for call in self._calls))
@@ -170,6 +196,8 @@ class Awaiting:
             self._observer.begin(method, now), method[0] in ONE_RESPONSE
         )
 
+    begin_sent = begin
+
     def __repr__(self) -> str:
         return f"<awaiting responses: {self._observer!r}>"
 
@@ -187,7 +215,7 @@ class AwaitingCall:
         self._has_response = False
         self._awaited: list[Any] | None = None
         self.attempt = 0
-        self._end: tuple[int, float, str, Decision | None, float] | None = None
+        self._end: tuple[int, float, Verdict, Decision | None, float] | None = None
 
     def attempt_begins(
         self, address: str, number: int, waited: float, now: float, metadata: Any
@@ -196,7 +224,12 @@ class AwaitingCall:
         return self._call.attempt_begins(address, number, waited, now, metadata)
 
     def attempt_over(
-        self, code: int, took: float, verdict: str, then: Decision | None, now: float
+        self,
+        code: int,
+        took: float,
+        verdict: Verdict,
+        then: Decision | None,
+        now: float,
     ) -> None:
         if not code and self._has_one_response and not self._has_response:
             self._end = code, took, verdict, then, now
@@ -205,6 +238,9 @@ class AwaitingCall:
         else:
             self.attempt = 0
             self._call.attempt_over(code, took, verdict, then, now)
+
+    def of_one(self, sent_at: float) -> "AwaitingCall":
+        return self
 
     def for_hedge(self) -> "AwaitingCall":
         return AwaitingCall(self._call.for_hedge(), self._has_one_response)

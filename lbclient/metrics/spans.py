@@ -14,6 +14,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 
 from lbclient.core.counting.call_counts import Method
+from lbclient.core.model import Verdict
 from lbclient.core.retries.retry import Decision
 from lbclient.log import Log
 from lbclient.wire.codes import STATUS_OF_NUMBER
@@ -33,6 +34,8 @@ class Tracing:
 
     def begin(self, method: Method, now: float) -> "TracedCall":
         return TracedCall(self._tracer, method[1], self._target)
+
+    begin_sent = begin
 
     def __repr__(self) -> str:
         return f"<tracing of {self._target}>"
@@ -84,12 +87,17 @@ class TracedCall:
         return grpc.aio.Metadata(*kept, *carrier.items())
 
     def attempt_over(
-        self, code: int, took: float, verdict: str, then: Decision | None, now: float
+        self,
+        code: int,
+        took: float,
+        verdict: Verdict,
+        then: Decision | None,
+        now: float,
     ) -> None:
         span, self._attempt = self._attempt, None
         reason = "" if then is None else then.reason
         if span is not None:
-            span.set_attribute("lbclient.verdict", verdict)
+            span.set_attribute("lbclient.verdict", verdict.value)
             _end(span, code, reason)
         if then is None or then.delay is None:
             self._over(code, reason)
@@ -97,6 +105,9 @@ class TracedCall:
         self._was_resent = then.is_resend
         self._retries += not then.is_resend
         self._reason = reason
+
+    def of_one(self, sent_at: float) -> "TracedCall":
+        return self
 
     def for_hedge(self) -> "TracedCall":
         """The same call for its hedge, whose attempt has a span of its own."""

@@ -1,9 +1,11 @@
 """What is counted of calls and attempts, and in which bucket."""
 
 from collections import deque
+from typing import Any
 
 from lbclient.client.observers import Observers
 from lbclient.core.counting.call_counts import MOST, OTHERS
+from lbclient.core.model import Verdict
 from lbclient.core.retries.retry import Decision
 from lbclient.core.statistics.call_times import (
     MOST_UNCOUNTED,
@@ -40,7 +42,7 @@ def test_a_call_with_one_attempt_takes_as_long_as_the_attempt() -> None:
     calls = Calls()
     call = calls.begin(1.0)
     call.attempt_begins("b:1", 1, 0.25, 1.25, None)
-    call.attempt_over(OK, 2.0, "served", None, 3.0)
+    call.attempt_over(OK, 2.0, Verdict.SERVED, None, 3.0)
     assert calls.read("call", OK) == calls.read("attempt", OK) == (1, 2.0)
     assert calls.read("retries") == calls.read("delays") == (0, 0)
 
@@ -70,24 +72,66 @@ def test_a_signals_handler_may_read_while_calls_are_counted() -> None:
 def one_attempt(times: CallTimes) -> None:
     call = times.begin(METHOD, 0.0)
     call.attempt_begins("b:1", 1, 0.0, 0.0, None)
-    call.attempt_over(OK, 1.0, "served", None, 1.0)
+    call.attempt_over(OK, 1.0, Verdict.SERVED, None, 1.0)
 
 
 def test_a_retried_call_lasts_from_its_beginning_with_the_pause_between() -> None:
     calls = Calls()
     call = calls.begin(0.0)
     call.attempt_begins("b:1", 1, 0.0, 0.0, None)
-    call.attempt_over(UNAVAILABLE, 1.0, "failed", RESEND, 1.0)
+    call.attempt_over(UNAVAILABLE, 1.0, Verdict.FAILED, RESEND, 1.0)
     call.attempt_begins("b:2", 2, 0.0, 1.0, None)
-    call.attempt_over(UNAVAILABLE, 1.0, "failed", RETRY, 2.0)
+    call.attempt_over(UNAVAILABLE, 1.0, Verdict.FAILED, RETRY, 2.0)
     call.attempt_begins("b:1", 3, 0.25, 2.75, None)  # it waited for a backend, too
-    call.attempt_over(OK, 1.25, "served", None, 3.75)
+    call.attempt_over(OK, 1.25, Verdict.SERVED, None, 3.75)
     assert calls.read("call", OK) == (1, 3.75)
     assert calls.read("attempt", UNAVAILABLE) == (2, 2.0)
     assert calls.read("attempt", OK) == (1, 1.25)
     assert calls.read("retries") == calls.read("resends") == (1, 1)
     assert calls.read("delays") == (1, 0.5)
     assert calls.times.of(METHOD).started == 3
+
+
+def test_a_call_that_was_sent_at_once_is_told_apart_when_it_fails() -> None:
+    calls = Calls()
+    for _ in range(2):
+        served = calls.times.begin_sent(METHOD, 1.0)
+        served.attempt_begins("b:1", 1, 0.0, 1.0, None)
+    failed = calls.times.begin_sent(METHOD, 2.0)
+    failed.attempt_begins("b:1", 1, 0.0, 2.0, None)
+    served.attempt_over(OK, 0.5, Verdict.SERVED, None, 1.5)
+    served.attempt_over(OK, 2.5, Verdict.SERVED, None, 3.5)
+    one = failed.of_one(2.0)
+    one.attempt_over(UNAVAILABLE, 1.0, Verdict.FAILED, RETRY, 3.0)
+    one.attempt_begins("b:2", 2, 0.0, 4.0, None)
+    one.attempt_over(OK, 1.0, Verdict.SERVED, None, 5.0)
+    assert calls.read("call", OK) == (3, 6.0)
+    assert calls.read("attempt", OK) == (3, 4.0)
+    assert calls.read("attempt", UNAVAILABLE) == (1, 1.0)
+    assert calls.read("retries") == (1, 1)
+    assert calls.times.of(METHOD).started == 4
+
+
+def test_a_measured_call_that_was_sent_at_once_has_sizes_however_it_ends() -> None:
+    calls, awaited = Calls(), list[Any]()
+    calls.times.measures = True
+    served = calls.times.begin_sent(METHOD, 1.0)
+    failed = calls.times.begin_sent(METHOD, 2.0)
+    for call, size in ((served, 300), (failed, 20)):
+        call.attempt_begins("b:1", 1, 0.0, 1.0, None)
+        call.request_sent(size, awaited)
+    served.attempt_over(OK, 0.5, Verdict.SERVED, None, 1.5)
+    [told] = awaited
+    told.message_received(4000)
+    one = failed.of_one(2.0)
+    one.attempt_over(UNAVAILABLE, 1.0, Verdict.FAILED, None, 3.0)
+    assert calls.read("call", OK) == calls.read("attempt", OK) == (1, 0.5)
+    assert calls.read("sent", OK) == (1, 300)
+    assert calls.read("received", OK) == (1, 4000)
+    assert calls.read("call", UNAVAILABLE) == (1, 1.0)
+    assert calls.read("sent", UNAVAILABLE) == (1, 20)
+    assert calls.read("received", UNAVAILABLE) == (1, 0)
+    assert calls.times.of(METHOD).started == 2
 
 
 def test_a_call_that_never_found_a_backend_has_a_duration_and_no_attempt() -> None:
@@ -131,6 +175,17 @@ def test_methods_are_bounded_and_the_rest_share_one_entry() -> None:
     assert sum(known[OTHERS].calls[OK].counts) == 11
 
 
+def test_few_calls_that_were_sent_at_once_wait_to_be_counted() -> None:
+    times = CallTimes(lambda: None)
+    of_method = times.of(METHOD)
+    for code in (OK, UNAVAILABLE) * MOST_UNCOUNTED:
+        call = times.begin_sent(METHOD, 0.0)
+        call.attempt_over(code, 1.0, Verdict.SERVED, None, 1.0)
+        assert len(of_method.ended) + len(of_method.took) < 2 * MOST_UNCOUNTED
+    of_method.count()
+    assert seconds(of_method.calls[OK]) == seconds(of_method.attempts[UNAVAILABLE])
+
+
 def test_few_calls_wait_to_be_counted_however_they_end() -> None:
     calls = Calls()
     calls.times.measures = True
@@ -139,10 +194,10 @@ def test_few_calls_wait_to_be_counted_however_they_end() -> None:
         call = calls.begin(0.0)
         call.attempt_begins("b:1", 1, 0.0, 0.0, None)
         if number % 2:
-            call.attempt_over(UNAVAILABLE, 1.0, "failed", RETRY, 1.0)
+            call.attempt_over(UNAVAILABLE, 1.0, Verdict.FAILED, RETRY, 1.0)
             call.attempt_begins("b:2", 2, 0.0, 1.0, None)
         call.message_received(7)
-        call.attempt_over(OK, 1.0, "served", None, 2.0)
+        call.attempt_over(OK, 1.0, Verdict.SERVED, None, 2.0)
         assert len(of_method.ended) + len(of_method.sized) <= 2 * MOST_UNCOUNTED
     assert calls.read("call", OK)[0] == calls.read("received", OK)[0] == number + 1
     assert not of_method.ended

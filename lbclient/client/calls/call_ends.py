@@ -67,9 +67,9 @@ class CallEnds:
             key, now = id(attempt.counts), self._clock()
             self._outliers.given_up(key, attempt.backend, attempt.sent_at, now)
         if (observed := attempt.observed) is not None:
-            now, verdict = self._clock(), Verdict.ABANDONED
+            now = self._clock()
             took = now - attempt.sent_at + attempt.waited
-            observed.attempt_over(CANCELLED, took, verdict.value, None, now)
+            observed.attempt_over(CANCELLED, took, Verdict.ABANDONED, None, now)
         self.count(grpc.StatusCode.CANCELLED, attempt.counts, was_sent)
 
     def __repr__(self) -> str:

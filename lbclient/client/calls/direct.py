@@ -101,6 +101,11 @@ class DirectCall(UnaryUnaryCall):  # type: ignore[type-arg]  # generic since 1.8
             mark(self, None)
             balancer.forget(attempt, tried=0)
             return
+        observed = None
+        if attempt.observed is not None:
+            observed = attempt.observed.of_one(attempt.sent_at)
+            self.attempt = self._lbclient = attempt._replace(observed=observed)
+            attempt = self.attempt
         options = {
             "metadata": self.metadata,  # with the compression by now
             "credentials": self.credentials,
@@ -113,7 +118,7 @@ class DirectCall(UnaryUnaryCall):  # type: ignore[type-arg]  # generic since 1.8
             attempt.criticality,
             options,
             attempt.counts,
-            attempt.observed,
+            observed,
             attempt.hints,
         )
         then = attempts.failed(attempt, self, code, trailers, left)

@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, NamedTuple, TypeVar
 
 from lbclient.core.counting.call_counts import LONGEST, MOST, OTHERS, Method
+from lbclient.core.model import Verdict
 from lbclient.core.retries.retry import Decision
 from lbclient.core.text import is_printable
 
@@ -153,17 +154,19 @@ class MethodTimes:
     calls that had any: of transparent retries, and seconds between two attempts. `sent`
     and `received` are bytes of all messages of an attempt, or of a request.
 
-    What most calls come to is in `ended` and `sized` first, and `count` counts many at
-    once: as a call runs with cold caches, it takes a fifth of the time.
+    What most calls come to is in `took`, `ended` and `sized` first, and `count` counts
+    many at once: as a call runs with cold caches, it takes a fifth of the time.
     """
 
-    __slots__ = ("attempts", "calls", "delays", "ended", "lock", "received",
-                 "resends", "retries", "sent", "sized", "started")  # fmt: skip
+    __slots__ = ("attempts", "calls", "delays", "ended", "lock", "plain", "received",
+                 "resends", "retries", "sent", "sized", "started", "took")  # fmt: skip
 
     def __init__(self, lock: Lock = NO_LOCK) -> None:
         """`lock`: held while something is counted, as threads read."""
         self.lock = lock
         self.started = 0
+        self.plain = PlainCalls(self)
+        self.took: deque[float] = deque()  # calls that were served, by `plain`
         self.ended: deque[Ended] = deque()  # calls of one attempt
         self.sized: deque[Sized] = deque()
         self.calls: dict[int, Times] = {}
@@ -175,7 +178,7 @@ class MethodTimes:
         self.delays = Times()
 
     def count(self) -> None:
-        """Counts what is in `ended` and `sized`. From any thread."""
+        """Counts what is in `took`, `ended` and `sized`. From any thread."""
         with self.lock:
             untraced: dict[int, list[Ended]] = {}
             for one in _taken(self.ended):
@@ -188,6 +191,9 @@ class MethodTimes:
             for code, ones in untraced.items():
                 _observe_all(self.attempts, code, BOUNDS, [one[1] for one in ones])
                 _observe_all(self.calls, code, BOUNDS, [one[2] for one in ones])
+            if served := _taken(self.took):
+                _observe_all(self.attempts, 0, BOUNDS, served)
+                _observe_all(self.calls, 0, BOUNDS, served)
             by_code: dict[int, list[Sized]] = {}
             for size in _taken(self.sized):
                 by_code.setdefault(size[0], []).append(size)
@@ -258,7 +264,20 @@ class CallTimes:
 
     def begin(self, method: Method, now: float) -> "CallTimer":
         """A call begins; it ends with `over`, or with its last attempt."""
-        trace, known = self._find_trace(), self._methods.get(method) or self.of(method)
+        return self._timer(method, now, self._find_trace())
+
+    def begin_sent(
+        self, method: Method, now: float
+    ) -> "CallTimer | PlainCalls | MeasuredCall":
+        """The same, and it is sent at once."""
+        trace = self._find_trace()
+        if trace is not None:
+            return self._timer(method, now, trace)
+        known = self._methods.get(method) or self.of(method)
+        return MeasuredCall(known) if self.measures else known.plain
+
+    def _timer(self, method: Method, now: float, trace: Trace | None) -> "CallTimer":
+        known = self._methods.get(method) or self.of(method)
         if not self.measures:
             return CallTimer(known, now, trace)
         return CallTimer(known, now, trace, True, method[0] in ONE_RESPONSE)
@@ -279,6 +298,99 @@ class CallTimes:
 
     def __repr__(self) -> str:
         return f"<times of {len(self._methods)} methods>"
+
+
+class PlainCalls:
+    """What all calls of a method tell that were sent at once, without a trace: of such
+    a call nothing has to be kept until it fails, see `of_one`."""
+
+    __slots__ = ("_method",)
+    measures = False
+
+    def __init__(self, method: MethodTimes) -> None:
+        self._method = method
+
+    def of_one(self, sent_at: float) -> "CallTimer":
+        """The timer of one of these calls, which may be sent again."""
+        return CallTimer(self._method, sent_at, None)
+
+    def attempt_begins(
+        self, address: str, number: int, waited: float, now: float, metadata: Any
+    ) -> Any:
+        self._method.started += 1
+        return metadata
+
+    def attempt_over(
+        self,
+        code: int,
+        took: float,
+        verdict: Verdict,
+        then: Decision | None,
+        now: float,
+    ) -> None:
+        method = self._method
+        if not code:
+            method.took.append(took)
+        else:
+            method.ended.append((code, took, took, None, now))
+        if len(method.took) >= MOST_UNCOUNTED or len(method.ended) >= MOST_UNCOUNTED:
+            method.count()
+
+    def request_sent(self, size: int, awaited: list[Any]) -> None:
+        raise AssertionError("it does not measure")
+
+    def __repr__(self) -> str:
+        return f"<calls of one attempt: {self._method!r}>"
+
+
+class MeasuredCall:
+    """A unary call that was sent at once, without a trace, and is told its messages:
+    how large its request was is all that has to be kept until its end."""
+
+    __slots__ = ("_awaited", "_method", "_sent")
+    measures = True
+
+    def __init__(self, method: MethodTimes) -> None:
+        self._method = method
+
+    def of_one(self, sent_at: float) -> "CallTimer":
+        timer = CallTimer(self._method, sent_at, None, True, True)
+        timer.attempt = 1
+        timer.request_sent(self._sent, self._awaited)
+        return timer
+
+    def attempt_begins(
+        self, address: str, number: int, waited: float, now: float, metadata: Any
+    ) -> Any:
+        self._method.started += 1
+        return metadata
+
+    def request_sent(self, size: int, awaited: list[Any]) -> None:
+        self._sent, self._awaited = size, awaited
+
+    def attempt_over(
+        self,
+        code: int,
+        took: float,
+        verdict: Verdict,
+        then: Decision | None,
+        now: float,
+    ) -> None:
+        method = self._method
+        if code:
+            method.ended.append((code, took, took, None, now))
+            method.sized.append((code, self._sent, 0))
+        else:
+            method.took.append(took)
+            self._awaited.append(self)  # for its response
+        if len(method.took) >= MOST_UNCOUNTED or len(method.ended) >= MOST_UNCOUNTED:
+            method.count()
+
+    def message_received(self, size: int) -> None:
+        self._method.sized.append((0, self._sent, size))
+
+    def __repr__(self) -> str:
+        return f"<measured call: {self._method!r}>"
 
 
 class CallTimer:
@@ -333,7 +445,12 @@ class CallTimer:
         return metadata
 
     def attempt_over(
-        self, code: int, took: float, verdict: str, then: Decision | None, now: float
+        self,
+        code: int,
+        took: float,
+        verdict: Verdict,
+        then: Decision | None,
+        now: float,
     ) -> None:
         """`then` says whether another follows; if none does, the call is over, too."""
         method, trace = self._method, self._trace
@@ -363,6 +480,9 @@ class CallTimer:
             if call._again is None:
                 call._again = _Again()
             call._again.follows(now, then.is_resend)
+
+    def of_one(self, sent_at: float) -> "CallTimer":
+        return self
 
     def for_hedge(self) -> "CallTimer":
         """The timer of the call's hedge: one more attempt, with messages of its own."""
