@@ -21,7 +21,7 @@ from grpc._cython import cygrpc
 from lbclient import grpc_seam
 from lbclient.client.backends import idleness
 from lbclient.client.health.udp import Prober
-from lbclient.grpc_seam import intake, private
+from lbclient.grpc_seam import intake, own_streams, private
 from lbclient.server import parts, reporting_server, sampler
 from lbclient.server.overload import charging, core_queue, gate, system_readings
 from lbclient.server.overload.run_queue import RunQueue
@@ -35,6 +35,7 @@ from lbclient.server.workers.membership import Membership
 from tests.worlds.client_core import ClientCore
 from tests.worlds.clock import Clock, ProcessLoop, member, worked
 from tests.worlds.datagrams import Datagrams, binding, sending
+from tests.worlds.memory_batches import IN_PLACES
 from tests.worlds.memory_channel import MemoryChannel
 from tests.worlds.memory_server import MemoryContext, MemoryServer
 from tests.worlds.network import Host, Network
@@ -157,6 +158,8 @@ def installed(
     with ExitStack() as stack:
         stack.callback(_forget_grpcio)
         _replaced(stack, cygrpc, "AioChannel", dial)
+        for name, value in IN_PLACES.items():
+            _replaced(stack, own_streams, name, value)
         _replaced(stack, cygrpc, "AioServer", MemoryServer)
         _replaced(stack, cygrpc, "_ServicerContext", MemoryContext)
         MemoryServer.host_of = staticmethod(find)

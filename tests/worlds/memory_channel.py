@@ -27,7 +27,7 @@ class MemoryCall:
 
     def __init__(self, core: ClientCore, stream: ClientStream, deadline: Any) -> None:
         self._core = core
-        self._stream = stream
+        self.stream = stream
         self._deadline = deadline  # by the wall clock
         self._status: Any = None
         self._initial_metadata: Any = None
@@ -37,8 +37,8 @@ class MemoryCall:
         self._for_initial: list[asyncio.Future[None]] = []
 
     def __del__(self) -> None:
-        if self._stream.status is None:  # as the core does with a call nobody has
-            self._stream.cancel("unref")
+        if self.stream.status is None:  # as the core does with a call nobody has
+            self.stream.cancel("unref")
 
     def _set_status(self, status: Status, debug: str | None = "") -> None:
         self._status = cygrpc.AioRpcStatus(*status, debug)
@@ -70,7 +70,7 @@ class MemoryCall:
     def cancel(self, details: str) -> None:
         self._is_locally_cancelled = True
         self._set_status((CANCELLED, details, None), None)  # type: ignore[arg-type]
-        self._stream.cancel(details)
+        self.stream.cancel(details)
 
     def done(self) -> bool:
         return self._status is not None
@@ -106,19 +106,19 @@ class MemoryCall:
         return f"{_CODES[status[0]].name}:{status[1]}"
 
     async def _take_end(self) -> None:
-        status: Status = await self._stream.end()
+        status: Status = await self.stream.end()
         self._set_status(status, self._debug(status) if status[0] else "")
 
-    async def _take_end_of_peer(self) -> None:
-        status: Status = await self._stream.end()
+    async def _handle_status_once_received(self) -> None:
+        status: Status = await self.stream.end()
         if not self._is_locally_cancelled:
             self._set_status(status, self._debug(status) if status[0] else "")
 
     async def unary_unary(
         self, request: bytes, metadata: tuple[Any, ...], context: Any = None
     ) -> bytes | None:
-        stream = self._stream
-        stream.begin(_checked(metadata))
+        stream = self.stream
+        stream.begin(checked(metadata))
         stream.send(request)
         stream.close()
         initial, message = stream.initial(), stream.message()
@@ -134,8 +134,8 @@ class MemoryCall:
     async def initiate_unary_stream(
         self, request: bytes, metadata: tuple[Any, ...], context: Any = None
     ) -> None:
-        stream, end = self._stream, self._watch_end()
-        stream.begin(_checked(metadata))
+        stream, end = self.stream, self._watch_end()
+        stream.begin(checked(metadata))
         sent = stream.send(request)
         stream.close()
         try:
@@ -150,14 +150,14 @@ class MemoryCall:
         observe: Callable[[], None],
         context: Any = None,
     ) -> bytes | None:
-        stream = self._stream
+        stream = self.stream
         try:
-            stream.begin(_checked(metadata))
+            stream.begin(checked(metadata))
             await stream.send_nothing()
             observe()
             self._set_initial(await stream.initial())
         except cygrpc.ExecuteBatchError:
-            await self._take_end_of_peer()
+            await self._handle_status_once_received()
             observe()
             return None
         message = stream.message()
@@ -171,9 +171,9 @@ class MemoryCall:
         observe: Callable[[], None],
         context: Any = None,
     ) -> None:
-        stream, end = self._stream, self._watch_end()
+        stream, end = self.stream, self._watch_end()
         try:
-            stream.begin(_checked(metadata))
+            stream.begin(checked(metadata))
             await stream.send_nothing()
             observe()
             self._set_initial(await stream.initial())
@@ -182,17 +182,17 @@ class MemoryCall:
             observe()
 
     def _watch_end(self) -> "asyncio.Task[None]":
-        return self._core.loop.create_task(self._take_end_of_peer())
+        return self._core.loop.create_task(self._handle_status_once_received())
 
     async def receive_serialized_message(self) -> Any:
-        message = await self._stream.message()
+        message = await self.stream.message()
         return cygrpc.EOF if message is None else message
 
     async def send_serialized_message(self, message: bytes) -> None:
-        await self._stream.send(message)
+        await self.stream.send(message)
 
     async def send_receive_close(self) -> None:
-        await self._stream.close()
+        await self.stream.close()
 
     def __repr__(self) -> str:
         kind = "_AioCall"
@@ -209,7 +209,7 @@ class MemoryCall:
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
-def _checked(metadata: tuple[Any, ...]) -> tuple[Any, ...]:
+def checked(metadata: tuple[Any, ...]) -> tuple[Any, ...]:
     pairs = tuple((key, value) for key, value in metadata)
     for key, value in pairs:
         if not isinstance(value, bytes if key.endswith("-bin") else str | bytes):
