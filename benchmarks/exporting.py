@@ -135,14 +135,12 @@ def ratios_of(what: str, contenders: list[Contender]) -> list[Ratio]:
 
 def count_one(observer: CallObserver) -> None:
     """What a call of one attempt adds, where it is counted."""
-    call = observer.begin_sent(METHOD, 1.0)
-    call.attempt_begins("127.0.0.1:1", 1, 0.0, 1.0, None)
-    decode: Callable[[bytes], object] = same
-    if call.measures:
-        decode, awaited = EXPECTING
-        call.request_sent(len(b"request"), awaited)
+    decode, awaited = EXPECTING
+    address, size = "127.0.0.1:1", len(b"request")
+    call, _ = observer.begin_sent(METHOD, 1.0, address, None, size, awaited)
     call.attempt_over(0, 0.01, Verdict.SERVED, None, 1.01)  # which ends the call, too
-    decode(b"response")
+    if call.measures:
+        decode(b"response")
 
 
 def same(message: bytes) -> bytes:

@@ -382,12 +382,16 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
         observed = None
         make, arguments, measured = inner.direct
         if (observer := balancer.observers.current) is not None and backend is not None:
-            observed = observer.begin_sent(self.key, now)
-            address = backend.endpoint.address
-            metadata = observed.attempt_begins(address, 1, 0.0, now, metadata)
+            observed, metadata = observer.begin_sent(
+                self.key,
+                now,
+                backend.endpoint.address,
+                metadata,
+                len(message),
+                self.inner_methods.awaited,
+            )
             if observed.measures:
                 arguments = measured
-                observed.request_sent(len(message), self.inner_methods.awaited)
         return make(
             balancer,
             new_attempt(

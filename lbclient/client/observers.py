@@ -20,29 +20,19 @@ Codec = Callable[[Any], Any]
 
 
 class SentCall(Protocol):
-    """One call that was sent at once, for one observer: told on the channel's thread,
-    of its attempt's beginning and end, which is the call's own if there is no other
-    attempt.
+    """A direct call, for one observer: told of its attempt's end, which is the call's
+    own if there is no other attempt.
 
-    `measures`: it is told of messages.
+    `measures`: its response is told, too.
     """
 
     @property
     def measures(self) -> bool: ...
 
-    def attempt_begins(self, address: str, number: int, waited: float, now: float,
-                       metadata: Any) -> Any:
-        """Returns the metadata that the attempt is sent with; `number` is from 1, and
-        `waited` the seconds of looking for the backend at `address`."""
-
     def attempt_over(self, code: int, took: float, verdict: Verdict,
                      then: Decision | None, now: float) -> None:
         """After `took` seconds, the wait included. `then` is as in `balancer.settle`:
         None, or a decision without a delay, ends the call."""
-
-    def request_sent(self, size: int, awaited: list[Any]) -> None:
-        """The single request of a direct call; the call is among those `awaited` when
-        its response is."""
 
     def of_one(self, sent_at: float) -> "ObservedCall":
         """The observer of this call, sent then, whose attempt has failed: this one may
@@ -50,14 +40,24 @@ class SentCall(Protocol):
 
 
 class ObservedCall(SentCall, Protocol):
-    """One call, for one observer: told of each attempt's beginning and end, of the
-    messages between, and of the call's own end if that is not its last attempt's.
+    """One call, for one observer: told on the channel's thread, of each attempt's
+    beginning and end, of the messages between, and of the call's own end if that is not
+    its last attempt's.
 
     `measures`: of messages those of its active `attempt`; 0: there is none.
     """
 
     @property
     def attempt(self) -> int: ...
+
+    def attempt_begins(self, address: str, number: int, waited: float, now: float,
+                       metadata: Any) -> Any:
+        """Returns the metadata that the attempt is sent with; `number` is from 1, and
+        `waited` the seconds of looking for the backend at `address`."""
+
+    def request_sent(self, size: int, awaited: list[Any]) -> None:
+        """The single request of a direct call; the call is among those `awaited` when
+        its response is."""
 
     def for_hedge(self) -> "ObservedCall":
         """The observer of the call's hedge, which begins while its first attempt runs.
@@ -81,8 +81,23 @@ class CallObserver(Protocol):
     def begin(self, method: Method, now: float) -> ObservedCall:
         """A call begins. Asked in its caller's context."""
 
-    def begin_sent(self, method: Method, now: float) -> SentCall:
-        """The same for a call that is sent at once."""
+    def begin_sent(
+        self,
+        method: Method,
+        now: float,
+        address: str,
+        metadata: Any,
+        size: int,
+        awaited: list[Any],
+    ) -> tuple[SentCall, Any]:
+        """A direct call begins: `begin`, `attempt_begins` and `request_sent` in one.
+
+        Returns its observer, and the metadata that it is sent with."""
+        call = self.begin(method, now)
+        metadata = call.attempt_begins(address, 1, 0.0, now, metadata)
+        if call.measures:
+            call.request_sent(size, awaited)
+        return call, metadata
 
 
 class Observers:
@@ -126,14 +141,12 @@ class Observers:
         return f"<{len(self._all)} observers>"
 
 
-class _Several:
+class _Several(CallObserver):
     def __init__(self, observers: tuple[CallObserver, ...]) -> None:
         self._observers = observers
 
     def begin(self, method: Method, now: float) -> ObservedCall:
         return _SeveralCalls(tuple(one.begin(method, now) for one in self._observers))
-
-    begin_sent = begin
 
 
 class _SeveralCalls:
@@ -184,7 +197,7 @@ class _SeveralCalls:
             call.over(code, now)
 
 
-class Awaiting:
+class Awaiting(CallObserver):
     """Has spans wait for the single response of a call that was served: grpc.aio ends
     the call before it deserializes that."""
 
@@ -195,8 +208,6 @@ class Awaiting:
         return AwaitingCall(
             self._observer.begin(method, now), method[0] in ONE_RESPONSE
         )
-
-    begin_sent = begin
 
     def __repr__(self) -> str:
         return f"<awaiting responses: {self._observer!r}>"

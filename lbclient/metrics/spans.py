@@ -13,6 +13,7 @@ from opentelemetry import propagate, trace
 from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 
+from lbclient.client.observers import CallObserver
 from lbclient.core.counting.call_counts import Method
 from lbclient.core.model import Verdict
 from lbclient.core.retries.retry import Decision
@@ -25,7 +26,7 @@ FIRST = "the call's first attempt"
 HEDGE = "a hedge, as the first attempt takes long"
 
 
-class Tracing:
+class Tracing(CallObserver):
     """An observer of one channel."""
 
     def __init__(self, tracer: Tracer, target: str) -> None:
@@ -34,8 +35,6 @@ class Tracing:
 
     def begin(self, method: Method, now: float) -> "TracedCall":
         return TracedCall(self._tracer, method[1], self._target)
-
-    begin_sent = begin
 
     def __repr__(self) -> str:
         return f"<tracing of {self._target}>"

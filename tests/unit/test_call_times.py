@@ -33,6 +33,10 @@ class Calls:
     def begin(self, now: float) -> CallTimer:
         return self.times.begin(METHOD, now)
 
+    def begin_sent(self, size: int = 0, awaited: Any = None) -> Any:
+        call, _ = self.times.begin_sent(METHOD, 1.0, "b:1", None, size, awaited)
+        return call
+
     def read(self, what: str, code: int = -1) -> tuple[int, float]:
         found = self.times.of(METHOD).read()
         return next((seconds(t) for w, c, t in found if (w, c) == (what, code)), (0, 0))
@@ -94,11 +98,7 @@ def test_a_retried_call_lasts_from_its_beginning_with_the_pause_between() -> Non
 
 def test_a_call_that_was_sent_at_once_is_told_apart_when_it_fails() -> None:
     calls = Calls()
-    for _ in range(2):
-        served = calls.times.begin_sent(METHOD, 1.0)
-        served.attempt_begins("b:1", 1, 0.0, 1.0, None)
-    failed = calls.times.begin_sent(METHOD, 2.0)
-    failed.attempt_begins("b:1", 1, 0.0, 2.0, None)
+    served, _, failed = (calls.begin_sent() for _ in range(3))
     served.attempt_over(OK, 0.5, Verdict.SERVED, None, 1.5)
     served.attempt_over(OK, 2.5, Verdict.SERVED, None, 3.5)
     one = failed.of_one(2.0)
@@ -115,11 +115,7 @@ def test_a_call_that_was_sent_at_once_is_told_apart_when_it_fails() -> None:
 def test_a_measured_call_that_was_sent_at_once_has_sizes_however_it_ends() -> None:
     calls, awaited = Calls(), list[Any]()
     calls.times.measures = True
-    served = calls.times.begin_sent(METHOD, 1.0)
-    failed = calls.times.begin_sent(METHOD, 2.0)
-    for call, size in ((served, 300), (failed, 20)):
-        call.attempt_begins("b:1", 1, 0.0, 1.0, None)
-        call.request_sent(size, awaited)
+    served, failed = calls.begin_sent(300, awaited), calls.begin_sent(20, awaited)
     served.attempt_over(OK, 0.5, Verdict.SERVED, None, 1.5)
     [told] = awaited
     told.message_received(4000)
@@ -176,10 +172,10 @@ def test_methods_are_bounded_and_the_rest_share_one_entry() -> None:
 
 
 def test_few_calls_that_were_sent_at_once_wait_to_be_counted() -> None:
-    times = CallTimes(lambda: None)
-    of_method = times.of(METHOD)
+    calls = Calls()
+    of_method = calls.times.of(METHOD)
     for code in (OK, UNAVAILABLE) * MOST_UNCOUNTED:
-        call = times.begin_sent(METHOD, 0.0)
+        call = calls.begin_sent()
         call.attempt_over(code, 1.0, Verdict.SERVED, None, 1.0)
         assert len(of_method.ended) + len(of_method.took) < 2 * MOST_UNCOUNTED
     of_method.count()

@@ -8,7 +8,7 @@ OpenTelemetry metrics: gRFC A66, and A96 for retries. Bounded as `call_counts` i
 """
 
 from bisect import bisect_left
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, NamedTuple, TypeVar
@@ -28,6 +28,8 @@ BOUNDS = (
 )
 # fmt: on
 ONE_RESPONSE = frozenset({"unary_unary", "stream_unary"})
+
+OK = 0  # the status
 
 # Bytes; gRFC A66: "Size Buckets".
 SIZE_BOUNDS = (0.0, 1024.0, 2048.0, *(float(4**power) for power in range(6, 17)))
@@ -97,6 +99,14 @@ class Times:
         self.lowest = min(self.lowest, *values)
         self.highest = max(self.highest, *values)
 
+    def observe_often(self, values: Sequence[float]) -> None:
+        """The same where most are alike, as sizes are."""
+        for value, count in Counter(values).items():
+            self.counts[bisect_left(self.bounds, value)] += count
+        self.sum += sum(values)
+        self.lowest = min(self.lowest, *values)
+        self.highest = max(self.highest, *values)
+
     def add(self, other: "Times") -> None:
         """What another one of the same bounds has observed."""
         counts = list(other.counts)
@@ -154,19 +164,23 @@ class MethodTimes:
     calls that had any: of transparent retries, and seconds between two attempts. `sent`
     and `received` are bytes of all messages of an attempt, or of a request.
 
-    What most calls come to is in `took`, `ended` and `sized` first, and `count` counts
-    many at once: as a call runs with cold caches, it takes a fifth of the time.
+    What most calls come to is in `took`, `messages`, `ended` and `sized` first, and
+    `count` counts many at once: as a call runs with cold caches, it takes a fifth of
+    the time.
     """
 
-    __slots__ = ("attempts", "calls", "delays", "ended", "lock", "plain", "received",
-                 "resends", "retries", "sent", "sized", "started", "took")  # fmt: skip
+    __slots__ = ("attempts", "calls", "delays", "ended", "lock", "messages", "plain",
+                 "received", "resends", "retries", "sent", "sized", "started",
+                 "took")  # fmt: skip
 
     def __init__(self, lock: Lock = NO_LOCK) -> None:
         """`lock`: held while something is counted, as threads read."""
         self.lock = lock
         self.started = 0
         self.plain = PlainCalls(self)
-        self.took: deque[float] = deque()  # calls that were served, by `plain`
+        # Of calls that were sent at once and served: seconds, and bytes each way.
+        self.took: deque[float] = deque()
+        self.messages: deque[tuple[int, int]] = deque()
         self.ended: deque[Ended] = deque()  # calls of one attempt
         self.sized: deque[Sized] = deque()
         self.calls: dict[int, Times] = {}
@@ -178,7 +192,7 @@ class MethodTimes:
         self.delays = Times()
 
     def count(self) -> None:
-        """Counts what is in `took`, `ended` and `sized`. From any thread."""
+        """Counts what is not counted yet. From any thread."""
         with self.lock:
             untraced: dict[int, list[Ended]] = {}
             for one in _taken(self.ended):
@@ -191,17 +205,26 @@ class MethodTimes:
             for code, ones in untraced.items():
                 _observe_all(self.attempts, code, BOUNDS, [one[1] for one in ones])
                 _observe_all(self.calls, code, BOUNDS, [one[2] for one in ones])
-            if served := _taken(self.took):
-                _observe_all(self.attempts, 0, BOUNDS, served)
-                _observe_all(self.calls, 0, BOUNDS, served)
-            by_code: dict[int, list[Sized]] = {}
+            self._count_served()
+            sized: dict[int, list[Sized]] = {}
             for size in _taken(self.sized):
-                by_code.setdefault(size[0], []).append(size)
-            for code, sizes in by_code.items():
+                sized.setdefault(size[0], []).append(size)
+            for code, sizes in sized.items():
                 _observe_all(self.sent, code, SIZE_BOUNDS, [one[1] for one in sizes])
                 _observe_all(
                     self.received, code, SIZE_BOUNDS, [one[2] for one in sizes]
                 )
+
+    def _count_served(self) -> None:
+        if took := _taken(self.took):
+            times = Times()
+            times.observe_all(took)
+            for by_code in (self.attempts, self.calls):
+                by_code.setdefault(OK, Times()).add(times)
+        if messages := _taken(self.messages):
+            sent, received = zip(*messages, strict=True)
+            self.sent.setdefault(OK, Times(SIZE_BOUNDS)).observe_often(sent)
+            self.received.setdefault(OK, Times(SIZE_BOUNDS)).observe_often(received)
 
     def attempt_over(
         self, code: int, took: float, trace: Trace | None, now: float
@@ -267,14 +290,27 @@ class CallTimes:
         return self._timer(method, now, self._find_trace())
 
     def begin_sent(
-        self, method: Method, now: float
-    ) -> "CallTimer | PlainCalls | MeasuredCall":
-        """The same, and it is sent at once."""
+        self,
+        method: Method,
+        now: float,
+        address: str,
+        metadata: Any,
+        size: int,
+        awaited: list[Any],
+    ) -> "tuple[CallTimer | PlainCalls | MeasuredCall, Any]":
+        """The same, and it is sent at once; its request is of so many bytes."""
         trace = self._find_trace()
-        if trace is not None:
-            return self._timer(method, now, trace)
-        known = self._methods.get(method) or self.of(method)
-        return MeasuredCall(known) if self.measures else known.plain
+        if trace is None:
+            known = self._methods.get(method) or self.of(method)
+            known.started += 1
+            if self.measures:
+                return MeasuredCall(known, size, awaited), metadata
+            return known.plain, metadata
+        timer = self._timer(method, now, trace)
+        timer.attempt_begins(address, 1, 0.0, now, None)
+        if timer.measures:
+            timer.request_sent(size, awaited)
+        return timer, metadata
 
     def _timer(self, method: Method, now: float, trace: Trace | None) -> "CallTimer":
         known = self._methods.get(method) or self.of(method)
@@ -314,12 +350,6 @@ class PlainCalls:
         """The timer of one of these calls, which may be sent again."""
         return CallTimer(self._method, sent_at, None)
 
-    def attempt_begins(
-        self, address: str, number: int, waited: float, now: float, metadata: Any
-    ) -> Any:
-        self._method.started += 1
-        return metadata
-
     def attempt_over(
         self,
         code: int,
@@ -336,9 +366,6 @@ class PlainCalls:
         if len(method.took) >= MOST_UNCOUNTED or len(method.ended) >= MOST_UNCOUNTED:
             method.count()
 
-    def request_sent(self, size: int, awaited: list[Any]) -> None:
-        raise AssertionError("it does not measure")
-
     def __repr__(self) -> str:
         return f"<calls of one attempt: {self._method!r}>"
 
@@ -350,23 +377,15 @@ class MeasuredCall:
     __slots__ = ("_awaited", "_method", "_sent")
     measures = True
 
-    def __init__(self, method: MethodTimes) -> None:
-        self._method = method
+    def __init__(self, method: MethodTimes, sent: int, awaited: list[Any]) -> None:
+        """`awaited` are calls that are over, but for their response."""
+        self._method, self._sent, self._awaited = method, sent, awaited
 
     def of_one(self, sent_at: float) -> "CallTimer":
         timer = CallTimer(self._method, sent_at, None, True, True)
         timer.attempt = 1
         timer.request_sent(self._sent, self._awaited)
         return timer
-
-    def attempt_begins(
-        self, address: str, number: int, waited: float, now: float, metadata: Any
-    ) -> Any:
-        self._method.started += 1
-        return metadata
-
-    def request_sent(self, size: int, awaited: list[Any]) -> None:
-        self._sent, self._awaited = size, awaited
 
     def attempt_over(
         self,
@@ -387,7 +406,7 @@ class MeasuredCall:
             method.count()
 
     def message_received(self, size: int) -> None:
-        self._method.sized.append((0, self._sent, size))
+        self._method.messages.append((self._sent, size))
 
     def __repr__(self) -> str:
         return f"<measured call: {self._method!r}>"
