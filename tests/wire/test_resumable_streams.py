@@ -148,6 +148,35 @@ async def test_streams_leave_a_lame_duck() -> None:
         await asyncio.gather(*running, return_exceptions=True)
 
 
+async def test_streams_leave_a_connection_that_gets_goaway() -> None:
+    """They are alive when their backend is no lame duck any more: it refuses to connect
+    until the server has stopped, which ends them."""
+    async with AsyncExitStack() as stack:
+        settings: Any = {"lame_duck_quiet": 0.01, "lame_duck_period": 60.0}
+        tasks = [
+            await stack.enter_async_context(
+                hosting(METHODS, utilization=lambda: 0.1, **settings)
+            )
+            for _ in range(2)
+        ]
+        target = "ipv4:" + ",".join(task.address for task in tasks)
+        channel = await stack.enter_async_context(lbclient.insecure_channel(target))
+        await channel.channel_ready()
+        await eventually(lambda: len(channel.balancer().pool.ready) == 2)
+        readers = [Reader(channel) for _ in range(10)]
+        running = [asyncio.create_task(reader.run()) for reader in readers]
+        await eventually(lambda: all(reader.read for reader in readers))
+        draining = asyncio.create_task(tasks[0].server.drain())
+        await eventually(lambda: set(where(readers)) == {tasks[1].address}, turns=4000)
+        await draining
+        assert channel.statistics().stream_moves == 5
+        assert not any(reader.lost for reader in readers)
+        assert not any(task.done() for task in running)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
 async def test_on_move_tells_a_stream_of_another_kind() -> None:
     async with AsyncExitStack() as stack:
         tasks = await hosts(stack, 2)

@@ -119,6 +119,11 @@ class Backend:
     def state(self, state: State) -> None:
         self.lifecycle.connection.state = state
 
+    def ended_connections(self) -> int:
+        """How many of its connections have ended. Calls that began before GOAWAY go on
+        after that, for as long as the server lets them."""
+        return self.lifecycle.connection.ended
+
     def tells_refusals(self) -> bool:
         """Whether gRPC's status for a refused stream proves that the call was not
         executed: it does for lbclient's servers, and just after the client ended a

@@ -45,13 +45,13 @@ class StreamCall(Protocol):
 
 
 class OpenStream:
-    """A resumable stream on a backend. Its call is not kept: who drops it ends it."""
+    """A resumable stream. Its call is not kept: who drops it ends it."""
 
-    __slots__ = ("asked_at", "backend", "call", "is_bound", "method")
+    __slots__ = ("asked_at", "call", "home", "is_bound", "method")
 
-    def __init__(self, call: StreamCall, backend: "Backend", is_bound: bool) -> None:
+    def __init__(self, call: StreamCall, home: "_OnBackend", is_bound: bool) -> None:
         self.call = weakref.ref(call)
-        self.backend = backend
+        self.home = home
         self.method = id(call.counts)
         self.is_bound = is_bound  # by a key
         self.asked_at: float | None = None
@@ -61,14 +61,16 @@ class _OnBackend:
     """The streams of one backend, oldest first. `going` were asked and are not gone,
     and `movable` can be asked: all but these and those with a key."""
 
-    __slots__ = ("going", "movable", "streams")
+    __slots__ = ("_backend", "_ended", "going", "movable", "streams")
 
-    def __init__(self) -> None:
+    def __init__(self, backend: "Backend") -> None:
+        self._backend, self._ended = backend, backend.ended_connections()
         self.streams: dict[OpenStream, None] = {}
         self.going = self.movable = 0
 
-
-NONE = _OnBackend()
+    def outlived_connection(self) -> bool:
+        """Whether their connection has ended for new calls, and soon for them."""
+        return self._backend.ended_connections() != self._ended
 
 
 class ResumableStreams:
@@ -89,7 +91,7 @@ class ResumableStreams:
         config, rng = context.config, context.rng
         self.picker = FewestStreams(rng, config.slow_start, self._own)
         self.count = self.asked = 0
-        self._moves: StreamMoves[Backend] = StreamMoves(
+        self._moves: StreamMoves[Backend | _OnBackend] = StreamMoves(
             rng, config.stream_move_rate, context.clock()
         )
         self._thread, self._on_loop = get_ident(), on_loop
@@ -99,6 +101,8 @@ class ResumableStreams:
         self._label = context.label
         self._rng = rng
         self._open: dict[Node, _OnBackend] = {}
+        # They outlived their connection; the backend may have another, or refuse one.
+        self._left: dict[_OnBackend, None] = {}
         self._methods = Counter[int]()  # of those that are open
         self._going: dict[OpenStream, None] = {}  # asked, in this order, and not gone
         self._has_failed = False
@@ -108,23 +112,25 @@ class ResumableStreams:
         self, call: StreamCall, backend: "Backend", inner: Any, keyed: bool
     ) -> None:
         """A stream is on its way to a backend; `inner` is grpc.aio's call."""
-        stream = OpenStream(call, backend, keyed)
         found = self._open.get(backend)
+        if found is not None and found.outlived_connection():
+            self._left[found], found = None, None
         if found is None:
-            found = self._open[backend] = _OnBackend()
+            found = self._open[backend] = _OnBackend(backend)
+        stream = OpenStream(call, found, keyed)
         found.streams[stream] = None
         found.movable += not keyed
         self._methods[stream.method] += 1
         self.count += 1
-        inner.add_done_callback(partial(self._over, stream))
+        inner.add_done_callback(partial(self._over, stream, backend))
         if not self._look.is_set():
             self._look.set(LOOKS.varied(LOOKS.first, self._rng))
 
-    def _over(self, stream: OpenStream, inner: Any) -> None:
+    def _over(self, stream: OpenStream, backend: "Backend", inner: Any) -> None:
         if get_ident() != self._thread:
-            self._on_loop(self._over, stream, inner)
+            self._on_loop(self._over, stream, backend, inner)
             return
-        found = self._open[stream.backend]
+        found = stream.home
         del found.streams[stream]
         self.count -= 1
         self._methods[stream.method] -= 1
@@ -135,23 +141,27 @@ class ResumableStreams:
         else:
             self._forget_going(stream)
         if not found.streams:
-            del self._open[stream.backend]
+            self._left.pop(found, None)
+            if self._open.get(backend) is found:
+                del self._open[backend]
 
     def _forget_going(self, stream: OpenStream) -> None:
         """It has gone, or it stays."""
         if stream in self._going:
             del self._going[stream]
-            self._open[stream.backend].going -= 1
+            stream.home.going -= 1
 
     def _own(self, node: Node) -> tuple[int, int]:
         """This client's streams on a backend, and those of them that can be asked."""
-        found = self._open.get(node, NONE)
+        found = self._open.get(node)
+        if found is None:
+            return 0, 0
         return len(found.streams) - found.going, found.movable
 
     # --- who is asked -------------------------------------------------------------
 
     def _look_at_all(self) -> None:
-        if not self._open:
+        if not self.count:
             return
         self._look.set(LOOKS.varied(LOOKS.first, self._rng))
         now = self._clock()
@@ -159,11 +169,17 @@ class ResumableStreams:
             asked_at = stream.asked_at
             if asked_at is not None and now - asked_at >= PATIENCE:
                 self._forget_going(stream)
-        asked = self._moves.to_ask(self._seen(now), len(self._going), now)
-        for backend, count in asked.items():
-            self._ask_some(backend, count, now)
+        seen = self._seen(now)
+        asked = self._moves.to_ask(seen, len(self._going), now)
+        for key, count in asked.items():
+            found = key if isinstance(key, _OnBackend) else self._open.get(key)
+            if found is not None:
+                self._ask_some(found, count, leaves=not seen[key].worth, now=now)
 
-    def _seen(self, now: float) -> dict["Backend", BackendStreams]:
+    def _seen(self, now: float) -> dict["Backend | _OnBackend", BackendStreams]:
+        for key, home in list(self._open.items()):
+            if home.outlived_connection():
+                self._left[self._open.pop(key)] = None
         pool = self._connections.pool
         staying = tuple(
             node
@@ -171,26 +187,19 @@ class ResumableStreams:
             if pool.takes(node)
             and not any(self._outliers.is_ejected(key, node) for key in self._methods)
         )
-        seen = self.picker.look(staying, now) if staying else {}
+        even = self.picker.look(staying, now) if staying else {}
+        seen: dict[Backend | _OnBackend, BackendStreams] = dict(even.items())
         for backend in (*pool.nodes.values(), *self._connections.draining.values()):
-            if backend.state is State.LAME_DUCK:
-                own, movable = self._own_of_leaving(backend)
-                seen[backend] = BackendStreams(own, movable, worth=0.0, leaves=True)
-            elif self._connections.is_draining(backend):
-                own, movable = self._own_of_leaving(backend)
-                seen[backend] = BackendStreams(own, movable, worth=0.0)
+            leaves = backend.state is State.LAME_DUCK
+            if leaves or self._connections.is_draining(backend):
+                seen[backend] = _of_leaving(self._open.get(backend), leaves)
+        for home in self._left:
+            seen[home] = _of_leaving(home, leaves=True)
         return seen
 
-    def _own_of_leaving(self, backend: "Backend") -> tuple[int, int]:
-        """Those with a key can be asked, too: it has another backend now."""
-        own, _ = self._own(backend)
-        streams = self._open.get(backend, NONE).streams
-        return own, sum(one.asked_at is None for one in streams)
-
-    def _ask_some(self, backend: "Backend", count: int, now: float) -> None:
-        leaves = backend.state is State.LAME_DUCK
-        leaves = leaves or self._connections.is_draining(backend)
-        found = self._open.get(backend, NONE)
+    def _ask_some(
+        self, found: _OnBackend, count: int, leaves: bool, now: float
+    ) -> None:
         for stream in list(found.streams):
             if count <= 0:
                 return
@@ -224,3 +233,12 @@ class ResumableStreams:
 
     def __repr__(self) -> str:
         return f"<{self.count} resumable streams, {self.asked} asked to move>"
+
+
+def _of_leaving(found: _OnBackend | None, leaves: bool) -> BackendStreams:
+    """Those with a key can be asked, too: it has another backend now."""
+    if found is None:
+        return BackendStreams(0, 0, worth=0.0, leaves=leaves)
+    own = len(found.streams) - found.going
+    movable = sum(one.asked_at is None for one in found.streams)
+    return BackendStreams(own, movable, worth=0.0, leaves=leaves)

@@ -64,8 +64,9 @@ class ConnectionState:
     Only `Backends.observe` writes `state` from outside; the other fields are read.
     `has_answered`: the backend answered a health check, on this connection or the last
     one. `is_wanted`: a call waits for it, and it has not failed yet. `sent_goaway`: it
-    sent GOAWAY, and has said nothing on a new connection. `expires_at` is when a state
-    learned from an answer expires.
+    sent GOAWAY, and has said nothing on a new connection. `ended` counts connections
+    that ended, by GOAWAY or otherwise. `expires_at` is when a state learned from an
+    answer expires.
     """
 
     def __init__(self, interval: float, rng: Random) -> None:
@@ -74,6 +75,7 @@ class ConnectionState:
         self.has_answered = False
         self.is_wanted = False
         self.sent_goaway = False
+        self.ended = 0
         self.expires_at: float | None = None
         self.silence = Silence(interval)
         self.checks = Checks(interval)
@@ -122,6 +124,9 @@ class ConnectionState:
     def want(self) -> None:
         """A call waits for it."""
         self.is_wanted = True
+
+    def count_end(self) -> None:
+        self.ended += 1
 
     def expect_back(self, is_expected: bool) -> None:
         self.sent_goaway = is_expected

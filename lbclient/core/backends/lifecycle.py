@@ -116,6 +116,7 @@ class Lifecycle:
         if self.link is Link.AWAY:
             return NOTHING
         self.connection.move(Link.DOWN)
+        self.connection.count_end()
         self.connection.expect_back(False)
         if self.state is State.REFUSING:
             return NOTHING
@@ -126,6 +127,7 @@ class Lifecycle:
         if self.link is Link.AWAY:
             return NOTHING
         self.connection.move(Link.DOWN)
+        self.connection.count_end()
         if self.state is State.REFUSING:
             return NOTHING
         self.connection.expect_back(self.state is not State.LAME_DUCK)
