@@ -34,17 +34,21 @@ class Session:
         self._name = name
         self._rng = Random(name)
         self._generate = channel.unary_stream("/inference.Engine/Generate")
+        self._seen = b"0"  # the number of the last event
         follow = channel.unary_stream("/inference.Engine/Follow")
-        self.events = lbclient.resumed(lambda last: follow(last or b"0"))
+        self._follow = lambda last: follow(last or self._seen)
         self.blocks = self.hits = self.failed = self.lost = 0
         self.firsts: list[float] = []
 
     async def follow(self) -> None:
-        seen = 0
-        async for message in self.events:
-            number = int(message)
-            self.lost += abs(number - seen - 1)
-            seen = number
+        while True:
+            try:
+                async for event in lbclient.resumed(self._follow):
+                    self.lost += abs(int(event) - int(self._seen) - 1)
+                    self._seen = event
+            except grpc.aio.AioRpcError as error:  # its engine died
+                print(f"{error.code().name}: {error.details()}", flush=True)
+                await asyncio.sleep(THINKS)
 
     async def talk(self) -> None:
         for conversation in range(1_000_000):

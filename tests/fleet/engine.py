@@ -1,4 +1,4 @@
-"""docker-compose.yml brought up for real, wherever a container engine can be had."""
+"""Compose files brought up for real, wherever a container engine can be had."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
@@ -115,19 +115,44 @@ def started(container: str) -> float:
     return datetime.fromisoformat(told.strip()).timestamp()
 
 
+class Composed(NamedTuple):
+    """A compose file and what of it is started: all but Grafana, which shows what
+    Prometheus has. Less load than when somebody looks: a backend on a machine that is
+    busy with something else would refuse some of it. Services of the same image as
+    another one are not `built`."""
+
+    file: str
+    services: tuple[str, ...]
+    built: tuple[str, ...]
+    load: dict[str, str]
+
+
+DEMO = Composed(
+    "docker-compose.yml",
+    ("fast", "slow", "client", "batch", "proxy", "redis", "prometheus"),
+    ("fast", "redis"),
+    {"RATE": "30", "BATCH_RATE": "15"},
+)
+INFERENCE = Composed(
+    "examples/inference/compose.yaml",
+    ("engine", "client", "prometheus"),
+    ("engine",),
+    {"SESSIONS": "20"},
+)
+
+
 class Fleet:
-    """A project of its own, without Grafana, which shows what Prometheus has."""
+    """A project of its own."""
 
-    SERVICES = ("fast", "slow", "client", "batch", "proxy", "redis", "prometheus")
-
-    def __init__(self, environ: dict[str, str], port: int) -> None:
-        # Less load than when somebody looks: a backend on a machine that is busy with
-        # something else would refuse some of it.
-        load = {"RATE": "30", "BATCH_RATE": "15"}
-        own = {**environ, **load, "PROMETHEUS_PORT": str(port)}
+    def __init__(self, of: Composed, environ: dict[str, str], port: int) -> None:
+        own = {**environ, **of.load, "PROMETHEUS_PORT": str(port)}
         self._environ = {**os.environ, **own}
-        self._name = f"lbclient-test-{os.getpid()}"
-        self._command = [*compose_command(), "--project-name", self._name]
+        self._services = of.services
+        self._name = f"lbclient-test-{os.getpid()}-{port}"
+        self._command = [
+            *compose_command(),
+            *("--project-name", self._name, "--file", of.file),
+        ]
         self._url = f"http://127.0.0.1:{port}/api/v1/query"
 
     def compose(self, *words: str, timeout: float = PATIENCE) -> str:
@@ -143,9 +168,9 @@ class Fleet:
         assert done.returncode == 0, done.stdout
         return done.stdout
 
-    def scale(self, fast: int, slow: int) -> None:
-        some = ("--scale", f"fast={fast}", "--scale", f"slow={slow}")
-        self.compose("up", "--detach", "--no-recreate", *some, *self.SERVICES)
+    def scale(self, **counts: int) -> None:
+        some = [f"--scale={service}={count}" for service, count in counts.items()]
+        self.compose("up", "--detach", "--no-recreate", *some, *self._services)
 
     def containers(self, service: str) -> list[str]:
         label = "label=com.docker.compose"
@@ -156,22 +181,26 @@ class Fleet:
     def backends(self) -> set[str]:
         return {*self.containers("fast"), *self.containers("slow")}
 
-    def words(self) -> str:
-        """What the clients last complained of."""
-        return self.compose("logs", "--no-color", "--tail", "5", "client", "batch")
+    def words(self, *services: str) -> str:
+        """What they last complained of."""
+        return self.compose("logs", "--no-color", "--tail", "5", *services)
 
     def ask(self, query: str) -> dict[str, float]:
         """By instance, or by "" where there is none."""
+        return {
+            one["metric"].get("instance", ""): float(one["value"][1])
+            for one in self.series(query)
+        }
+
+    def series(self, query: str) -> list[dict[str, Any]]:
         try:
             url = f"{self._url}?{urlencode({'query': query})}"
             with urlopen(url, timeout=ANSWER) as reply:
                 said: dict[str, Any] = json.load(reply)
         except OSError:
-            return {}  # it starts
-        return {
-            one["metric"].get("instance", ""): float(one["value"][1])
-            for one in said["data"]["result"]
-        }
+            return []  # it starts
+        found: list[dict[str, Any]] = said["data"]["result"]
+        return found
 
     def number(self, query: str) -> float:
         return next(iter(self.ask(query).values()), 0.0)
@@ -196,12 +225,21 @@ def skipped_after(seconds: float) -> Iterator[None]:
 
 
 @contextmanager
-def fleet(port: int) -> Iterator[Fleet]:
+def prepared() -> Iterator[dict[str, str]]:
+    """An engine, and the names of the images that it has."""
     with ExitStack() as stack:
         with skipped_after(PREPARED):
             stack.enter_context(engine())
-            running = Fleet(images(), port)
+            environ = images()
+        yield environ
+
+
+@contextmanager
+def fleet(of: Composed, environ: dict[str, str], port: int) -> Iterator[Fleet]:
+    with ExitStack() as stack:
+        with skipped_after(PREPARED):
+            running = Fleet(of, environ, port)
             stack.callback(running.compose, "down", "--volumes", "--timeout", "1")
-            running.compose("build", "fast", "redis", timeout=PREPARED)
-            running.scale(fast=2, slow=2)
+            running.compose("build", *of.built, timeout=PREPARED)
+            running.scale()
         yield running

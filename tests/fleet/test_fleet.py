@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.fleet.engine import Fleet, comes_true, docker, fleet, started
+from tests.fleet.engine import DEMO, Fleet, comes_true, docker, fleet, started
 from tests.ports import free_port
 
 JOBS = {"backend": 4, "client": 2, "batch": 1, "proxy": 1}
@@ -16,8 +16,8 @@ REQUESTS = 'rate(lbclient_server_requests_total{job="backend",code="OK"}[6s])'
 
 
 @pytest.fixture(scope="module")
-def running() -> Iterator[Fleet]:
-    with fleet(free_port()) as one:
+def running(images: dict[str, str]) -> Iterator[Fleet]:
+    with fleet(DEMO, images, free_port()) as one:
         yield one
 
 
@@ -71,7 +71,7 @@ def test_a_backend_that_is_told_to_leave_costs_no_call(running: Fleet) -> None:
     ended = docker("inspect", "--format", "{{.State.ExitCode}}", one).stdout.strip()
     running.scale(fast=2, slow=2)
     assert comes_true(lambda: running.number(DONE) > done + 200)
-    assert running.number(FAILED) == before, running.words()
+    assert running.number(FAILED) == before, running.words("client", "batch")
     assert ended == "0"
 
 
@@ -93,4 +93,4 @@ def test_new_backends_take_their_share(running: Fleet) -> None:
 
     assert comes_true(have_their_share), running.ask(REQUESTS)
     assert time.time() - started_at < 20.0  # 10 s on two cores, that others used too
-    assert running.number(FAILED) == before, running.words()
+    assert running.number(FAILED) == before, running.words("client", "batch")
