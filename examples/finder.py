@@ -1,12 +1,16 @@
 """A service's own client of search. How it is tested: test_finder.py."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from contextlib import suppress
+from typing import Any
 
 import grpc
 from grpc.aio import AioRpcError
-from search_pb2 import Query
+from search_pb2 import Answer, Query
 from search_pb2_grpc import SearchStub
+
+import lbclient
 
 PAUSES = (0.5, 2.0, 8.0)  # seconds between attempts while search is down
 
@@ -46,3 +50,12 @@ class Finder:
             async for page in self._search.Pages(Query(text=text), timeout=5.0):
                 pages.append(page.text)  # noqa: PERF401
         return pages
+
+    def follow(self, text: str) -> AsyncIterator[Answer]:
+        """Iterates over pages for as long as there are any, though the stream moves."""
+
+        def after(last: Answer | None) -> Any:
+            wanted = text if last is None else f"{text} after {last.text}"
+            return self._search.Pages(Query(text=wanted))
+
+        return lbclient.resumed(after)

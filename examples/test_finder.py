@@ -92,6 +92,18 @@ async def test_pages_are_kept_when_the_stream_fails(
     assert await Finder(lbclient_channel).pages("oak") == ["one", "two"]
 
 
+async def test_a_stream_that_moves_goes_on_after_its_last_page(
+    lbclient_channel: FakeChannel,
+) -> None:
+    first = [Answer(text="one"), FakeReply.never()]
+    lbclient_channel.answer("Pages", first, [Answer(text="two")])
+    pages = Finder(lbclient_channel).follow("oak")
+    assert (await anext(pages)).text == "one"
+    lbclient_channel.calls[-1].ask_to_move()
+    assert (await anext(pages)).text == "two"
+    assert lbclient_channel.calls[-1].request == Query(text="oak after one")
+
+
 async def test_other_errors_are_the_callers(lbclient_channel: FakeChannel) -> None:
     lbclient_channel.answer("Search", failure(grpc.StatusCode.PERMISSION_DENIED, "no"))
     with pytest.raises(grpc.aio.AioRpcError, match="no"):

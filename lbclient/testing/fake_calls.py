@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import grpc
 import grpc.aio
 
+from lbclient.core.resumable import current as current_on_move
 from lbclient.grpc_seam import flaw_of
 from lbclient.testing.replies import FakeReply, played, played_in_turn
 
@@ -98,6 +99,7 @@ class FakeCall(grpc.aio.Call):
         self.credentials = credentials
         self.wait_for_ready = wait_for_ready
         self.compression = compression
+        self._on_move = current_on_move()
         self._rpc = method
         self._loop = loop
         self._deadline = None if timeout is None else loop.time() + timeout
@@ -190,6 +192,15 @@ class FakeCall(grpc.aio.Call):
         if code is not Code.OK:
             words = (self._initial_metadata, self._trailers, details, "")
             raise grpc.aio.AioRpcError(code, *words)
+
+    def ask_to_move(self) -> None:
+        """Asks a stream in flight to move, as a channel does when the fleet grows.
+        Raises AssertionError if it is over, or is not made by `lbclient.resumed` or
+        within `lbclient.resumable`."""
+        if self.done() or self._on_move is None:
+            why = "is not resumable" if self._on_move is None else "is over"
+            raise AssertionError(f"{self!r} {why}, and cannot move")
+        self._on_move()
 
     # --- the interface of grpc.aio.Call -------------------------------------------
 
@@ -435,6 +446,9 @@ def _flaw_of(metadata: Iterable[Any]) -> Exception | None:
 
 class FakeUnaryUnary(OneAnswer, OneRequest, grpc.aio.UnaryUnaryCall[Any, Any]):
     """As `stub.Search(request)` returns it."""
+
+    def ask_to_move(self) -> None:
+        raise AssertionError(f"{self!r} is no stream, and cannot move")
 
 
 class FakeUnaryStream(ManyAnswers, OneRequest, grpc.aio.UnaryStreamCall[Any, Any]):

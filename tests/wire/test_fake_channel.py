@@ -358,6 +358,25 @@ async def test_a_function_may_be_a_plain_generator() -> None:
     assert [page.text async for page in pages] == ["o", "a", "k"]
 
 
+async def test_only_a_resumable_stream_in_flight_can_be_asked_to_move() -> None:
+    channel = FakeChannel()
+    channel.answer("Search", FakeReply.never())
+    channel.answer("Chat", [FakeReply.never()])
+    stub: Any = SearchStub(channel)
+    moving = asyncio.Event()
+    with lbclient.resumable(moving.set):
+        search, chat = stub.Search(Query(text="oak")), stub.Chat()
+    for call, why in ((search, "no stream"), (stub.Chat(), "not resumable")):
+        with pytest.raises(AssertionError, match=why):
+            call.ask_to_move()
+    chat.ask_to_move()
+    assert moving.is_set()
+    chat.cancel()
+    with pytest.raises(AssertionError, match="is over"):
+        chat.ask_to_move()
+    await channel.close()
+
+
 @pytest.mark.parametrize("answer", [[Answer(text="one")], None, Code.NOT_FOUND])
 async def test_an_answer_that_is_no_message_of_the_method(answer: Any) -> None:
     channel = FakeChannel()
