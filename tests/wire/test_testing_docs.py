@@ -55,7 +55,7 @@ def test_they_pass(runner: str, tmp_path: Path) -> None:
         "--rootdir",
         str(EXAMPLES),
     )
-    assert "9 passed" in run("-m", "pytest", *options, "test_finder.py")
+    assert "10 passed" in run("-m", "pytest", *options, "test_finder.py")
 
 
 def test_the_plugin_imports_nothing_for_others(tmp_path: Path) -> None:
