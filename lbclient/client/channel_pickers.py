@@ -42,7 +42,7 @@ class ChannelPickers:
         self.probing = Probing(label, picker, context.clock)
         self.guests = KeyGuests(context, connections, backends.idleness.waking, picker)
         self.streams = ResumableStreams(
-            context, connections, backends.outliers, on_loop
+            context, connections, backends.outliers, picker, on_loop
         )
         self._spillover = spillover
         self._connections = connections

@@ -124,6 +124,16 @@ class ReachingPicker(KeyedPicker, Protocol):
         have others."""
 
 
+class HomingPicker(KeyedPicker, Protocol):
+    """A keyed picker that has one backend for each key, its home."""
+
+    def home_of(self, call: CallHints, ready: Sequence[N], now: float) -> N | None:
+        """Who would have the call if nothing were in the way; None: something is, such
+        as load, or the home is not ready. Picks nothing.
+
+        A long stream with a key that is elsewhere is asked to move there."""
+
+
 class ProbingPicker(Picker, Protocol):
     """A picker that would have some backends asked, so that its next pick is wiser.
 

@@ -103,6 +103,19 @@ class ConsistentHashing(ByKeys):
         self._count(call, chosen is first and beyond is None)
         return ready[chosen.index]
 
+    def home_of(self, call: CallHints, ready: Sequence[N], now: float) -> N | None:
+        """The first choice of the call's key, while that takes all of its calls."""
+        self._catch_up(ready, now)
+        where, order, beyond = self._order_of(call.keys[0])
+        first = order[0]
+        if self._members:
+            self._reach(first, beyond)
+        if beyond is not None or first.index == ABSENT:
+            return None
+        if first.kept < 1.0 or where >= first.ramp or self._is_full(first, now):
+            return None
+        return ready[first.index]
+
     def _in_order(
         self, order: Sequence[KeyHome], where: float, call: CallHints, now: float
     ) -> tuple[KeyHome | None, KeyHome | None]:

@@ -14,6 +14,7 @@ import pytest
 import lbclient
 from lbclient import ChannelConfig, ConfigError, Endpoint
 from lbclient.core.model import Verdict
+from lbclient.core.routing.key_hash import first, hash64
 from tests.hosts import (
     Hosted,
     hosting,
@@ -143,6 +144,47 @@ async def test_streams_leave_a_lame_duck() -> None:
         await eventually(lambda: set(where(readers)) == {tasks[1].address}, turns=4000)
         assert not any(reader.lost for reader in readers)
         assert not any(task.done() for task in running)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+async def test_streams_with_keys_follow_the_homes_of_their_keys() -> None:
+    def home(key: str, addresses: list[str]) -> str:
+        hashes = [hash64(address) for address in addresses]
+        return addresses[first(hash64(key), hashes, [1.0] * len(hashes))]
+
+    async with AsyncExitStack() as stack:
+        tasks = await hosts(stack, 3)
+        addresses = [task.address for task in tasks]
+        listed = Listed(addresses[:2])
+        config = ChannelConfig(
+            picker="consistent_hashing", stream_move_rate=0.5, slow_start=0.0
+        )
+        channel = await stack.enter_async_context(
+            lbclient.insecure_channel(listed, config=config)
+        )
+        await channel.channel_ready()
+        await eventually(lambda: len(channel.balancer().pool.ready) == 2)
+        readers = {f"session-{number}": Reader(channel) for number in range(20)}
+        running = []
+        for key, reader in readers.items():
+            with lbclient.key(key):
+                running.append(asyncio.create_task(reader.run()))
+        await eventually(lambda: all(reader.read for reader in readers.values()))
+        strays = {key for key in readers if home(key, addresses) == addresses[2]}
+        assert 0 < len(strays) < 20
+        listed.addresses = addresses
+        listed.changed.set()
+        await eventually(
+            lambda: all(
+                reader.backend() == home(key, addresses)
+                for key, reader in readers.items()
+            ),
+            turns=4000,
+        )
+        assert channel.statistics().stream_moves == len(strays)
+        assert not any(reader.lost for reader in readers.values())
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)

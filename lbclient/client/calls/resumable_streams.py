@@ -9,6 +9,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from itertools import islice
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,10 +17,12 @@ from lbclient.background.tasks import Alarm, is_fatal
 from lbclient.client.backends.connections import Connections
 from lbclient.client.channel_context import ChannelContext
 from lbclient.core.backoff import Backoff
+from lbclient.core.call_hints import CallHints
 from lbclient.core.model import State
 from lbclient.core.outliers.outliers import Outliers
 from lbclient.core.protocols import Node
 from lbclient.core.resumable import OnMove
+from lbclient.core.routing.keyed_picks import home_of
 from lbclient.core.routing.stream_moves import BackendStreams, StreamMoves
 from lbclient.log import Log
 from lbclient.pickers.fewest_streams import FewestStreams
@@ -32,6 +35,8 @@ logger = Log("lbclient.balancer")  # as documented, for the whole channel
 LOOKS = Backoff(1.0, 1.0, jitter=0.25)  # seconds between two looks
 # Seconds that the application has to end a stream; then it counts as one that stays.
 PATIENCE = 30.0
+MOST_STRAYS = 200  # streams with keys that a look finds the homes of: some 2 ms
+SETTLED = 3.0  # seconds that one is open before it is sent home
 
 
 class StreamCall(Protocol):
@@ -47,13 +52,21 @@ class StreamCall(Protocol):
 class OpenStream:
     """A resumable stream. Its call is not kept: who drops it ends it."""
 
-    __slots__ = ("asked_at", "call", "home", "is_bound", "method")
+    __slots__ = ("asked_at", "call", "hints", "home", "is_bound", "method", "opened_at")
 
-    def __init__(self, call: StreamCall, home: "_OnBackend", is_bound: bool) -> None:
+    def __init__(
+        self,
+        call: StreamCall,
+        home: "_OnBackend",
+        hints: CallHints | None,
+        opened_at: float,
+    ) -> None:
         self.call = weakref.ref(call)
         self.home = home
         self.method = id(call.counts)
-        self.is_bound = is_bound  # by a key
+        self.hints = hints
+        self.is_bound = hints is not None and bool(hints.keys)  # by a key
+        self.opened_at = opened_at
         self.asked_at: float | None = None
 
 
@@ -61,16 +74,16 @@ class _OnBackend:
     """The streams of one backend, oldest first. `going` were asked and are not gone,
     and `movable` can be asked: all but these and those with a key."""
 
-    __slots__ = ("_backend", "_ended", "going", "movable", "streams")
+    __slots__ = ("_ended", "backend", "going", "movable", "streams")
 
     def __init__(self, backend: "Backend") -> None:
-        self._backend, self._ended = backend, backend.ended_connections()
+        self.backend, self._ended = backend, backend.ended_connections()
         self.streams: dict[OpenStream, None] = {}
         self.going = self.movable = 0
 
     def outlived_connection(self) -> bool:
         """Whether their connection has ended for new calls, and soon for them."""
-        return self._backend.ended_connections() != self._ended
+        return self.backend.ended_connections() != self._ended
 
 
 class ResumableStreams:
@@ -85,15 +98,19 @@ class ResumableStreams:
         context: ChannelContext,
         connections: Connections,
         outliers: Outliers["Backend"],
+        picker: object,
         on_loop: Callable[..., None],
     ) -> None:
-        """`on_loop` does what another thread asks for. Made in the loop's thread."""
+        """`picker` is the channel's, which may know the homes of keys. `on_loop` does
+        what another thread asks for. Made in the loop's thread."""
         config, rng = context.config, context.rng
         self.picker = FewestStreams(rng, config.slow_start, self._own)
         self.count = self.asked = 0
         self._moves: StreamMoves[Backend | _OnBackend] = StreamMoves(
             rng, config.stream_move_rate, context.clock()
         )
+        self._home_of = home_of(picker)
+        self._bound: dict[OpenStream, None] = {}  # with keys; who was looked at is last
         self._thread, self._on_loop = get_ident(), on_loop
         self._connections = connections
         self._outliers = outliers
@@ -109,7 +126,7 @@ class ResumableStreams:
         self._look = Alarm(context.tasks, self._look_at_all)
 
     def begun(
-        self, call: StreamCall, backend: "Backend", inner: Any, keyed: bool
+        self, call: StreamCall, backend: "Backend", inner: Any, hints: CallHints | None
     ) -> None:
         """A stream is on its way to a backend; `inner` is grpc.aio's call."""
         found = self._open.get(backend)
@@ -117,9 +134,11 @@ class ResumableStreams:
             self._left[found], found = None, None
         if found is None:
             found = self._open[backend] = _OnBackend(backend)
-        stream = OpenStream(call, found, keyed)
+        stream = OpenStream(call, found, hints, self._clock())
         found.streams[stream] = None
-        found.movable += not keyed
+        found.movable += not stream.is_bound
+        if stream.is_bound and self._home_of is not None:
+            self._bound[stream] = None
         self._methods[stream.method] += 1
         self.count += 1
         inner.add_done_callback(partial(self._over, stream, backend))
@@ -132,6 +151,7 @@ class ResumableStreams:
             return
         found = stream.home
         del found.streams[stream]
+        self._bound.pop(stream, None)
         self.count -= 1
         self._methods[stream.method] -= 1
         if not self._methods[stream.method]:
@@ -175,6 +195,31 @@ class ResumableStreams:
             found = key if isinstance(key, _OnBackend) else self._open.get(key)
             if found is not None:
                 self._ask_some(found, count, leaves=not seen[key].worth, now=now)
+        self._send_home(now)
+
+    def _send_home(self, now: float) -> None:
+        """Asks streams whose key has another home than where they are."""
+        room = self._moves.room() if self._bound else 0
+        if room <= 0 or self._home_of is None:
+            return
+        for stream in list(islice(self._bound, MOST_STRAYS)):
+            if self._is_stray(stream, now):
+                self._ask(stream, now)
+                room -= 1
+                if not room:
+                    return
+            else:
+                del self._bound[stream]
+                self._bound[stream] = None
+
+    def _is_stray(self, stream: OpenStream, now: float) -> bool:
+        assert self._home_of is not None
+        assert stream.hints is not None
+        if stream.asked_at is not None or now - stream.opened_at < SETTLED:
+            return False
+        ready = self._outliers.allowed(stream.method)
+        home = self._home_of(stream.hints, ready, now) if ready else None
+        return home is not None and home is not stream.home.backend
 
     def _seen(self, now: float) -> dict["Backend | _OnBackend", BackendStreams]:
         for key, home in list(self._open.items()):
@@ -205,14 +250,15 @@ class ResumableStreams:
                 return
             if stream.asked_at is None and (leaves or not stream.is_bound):
                 count -= 1
-                stream.asked_at = now
-                self._going[stream] = None
-                found.going += 1
-                found.movable -= not stream.is_bound
-                self.asked += 1
-                self._ask(stream)
+                self._ask(stream, now)
 
-    def _ask(self, stream: OpenStream) -> None:
+    def _ask(self, stream: OpenStream, now: float) -> None:
+        stream.asked_at = now
+        self._going[stream] = None
+        stream.home.going += 1
+        stream.home.movable -= not stream.is_bound
+        self._bound.pop(stream, None)
+        self.asked += 1
         call = stream.call()
         on_move = None if call is None else call.on_move
         if on_move is None:

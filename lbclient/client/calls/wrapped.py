@@ -170,9 +170,8 @@ class Call:
             self._begun_resumable()
 
     def _begun_resumable(self) -> None:
-        hints, backend = self.attempts.hints, self._lbclient.backend
-        keyed = hints is not None and bool(hints.keys)
-        self._balancer.pickers.streams.begun(self, backend, self._inner, keyed)
+        backend, hints = self._lbclient.backend, self.attempts.hints
+        self._balancer.pickers.streams.begun(self, backend, self._inner, hints)
 
     def _finder(self) -> "Callable[[], Call | None]":
         """How the inner call finds us when it is over. As this keeps us, we stay."""

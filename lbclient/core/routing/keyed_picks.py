@@ -10,6 +10,9 @@ from lbclient.core.protocols import KeyedPicker, N
 Answered = Callable[[CallHints, Any, float | None, float], None]
 """`protocols.LearningPicker.answered`."""
 
+HomeOf = Callable[[CallHints, Sequence[Any], float], Any]
+"""`protocols.HomingPicker.home_of`."""
+
 
 def sees_calls(picker: object) -> bool:
     """Whether a picker wants to know the calls that it picks for."""
@@ -34,6 +37,12 @@ def answered_by(picker: object) -> Answered | None:
     """What a picker is told by how soon a call was answered; None: it does not want to
     know."""
     found: Answered | None = getattr(picker, "answered", None)
+    return found if callable(found) else None
+
+
+def home_of(picker: object) -> HomeOf | None:
+    """Where a picker would have a call's key; None: its keys have no home."""
+    found: HomeOf | None = getattr(picker, "home_of", None)
     return found if callable(found) else None
 
 

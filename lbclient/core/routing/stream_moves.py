@@ -96,6 +96,7 @@ class StreamMoves(Generic[K]):
         self._leaves_at: dict[K, float] = {}
         self._asked = self._worth_asking = 0.0
         self._hold_until = -inf
+        self._left = 0.0  # of the budget, after this look
 
     def to_ask(
         self, seen: Mapping[K, BackendStreams], outstanding: int, now: float
@@ -107,10 +108,11 @@ class StreamMoves(Generic[K]):
         asked = self._of_leaving(seen, elapsed, now)
         surpluses = self._lasting(seen, now)
         own = sum(each.own for each in seen.values())
-        if self._is_in_vain(sum(surpluses.values()), now) or not own:
-            return asked
         budget = self._rate * own * elapsed
         room = max(1.0, TUNING.outstanding * self._rate * own) - outstanding
+        self._left = min(budget, room)
+        if self._is_in_vain(sum(surpluses.values()), now) or not own:
+            return asked
         part = {
             key: _own_part(surplus, seen[key], by_reports=not goes_by_own(seen))
             for key, surplus in surpluses.items()
@@ -124,7 +126,12 @@ class StreamMoves(Generic[K]):
             part[key] -= 1.0
             asked[key] = asked.get(key, 0) + 1
             self._asked += 1.0
+            self._left -= 1.0
         return asked
+
+    def room(self) -> int:
+        """How many more the budget lets ask now, for another reason."""
+        return self._rounded(self._left)
 
     def _turn(self, key: K, part: Mapping[K, float]) -> tuple[float, float, float]:
         """The oldest imbalance first, then the largest; clients differ beyond that."""
