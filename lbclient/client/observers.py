@@ -19,7 +19,7 @@ Codec = Callable[[Any], Any]
 # fmt: off
 
 
-class SentCall(Protocol):
+class ObservedAttempt(Protocol):
     """A direct call, for one observer: told of its attempt's end, which is the call's
     own if there is no other attempt.
 
@@ -39,7 +39,7 @@ class SentCall(Protocol):
         be that of many."""
 
 
-class ObservedCall(SentCall, Protocol):
+class ObservedCall(ObservedAttempt, Protocol):
     """One call, for one observer: told on the channel's thread, of each attempt's
     beginning and end, of the messages between, and of the call's own end if that is not
     its last attempt's.
@@ -89,7 +89,7 @@ class CallObserver(Protocol):
         metadata: Any,
         size: int,
         awaited: list[Any],
-    ) -> tuple[SentCall, Any]:
+    ) -> tuple[ObservedAttempt, Any]:
         """A direct call begins: `begin`, `attempt_begins` and `request_sent` in one.
 
         Returns its observer, and the metadata that it is sent with."""

@@ -13,7 +13,7 @@ from lbclient.core.criticality import Criticality
 
 if TYPE_CHECKING:
     from lbclient.client.backends.backend import Backend
-    from lbclient.client.observers import SentCall
+    from lbclient.client.observers import ObservedAttempt
 
 
 class Attempt(NamedTuple):
@@ -33,7 +33,7 @@ class Attempt(NamedTuple):
     criticality: Criticality
     counts: dict[int, int]
     metadata: Any = None
-    observed: "SentCall | None" = None
+    observed: "ObservedAttempt | None" = None
     is_hedge: bool = False
     hints: CallHints | None = None
 
