@@ -69,9 +69,11 @@ def played(picker: str, refusing: int, avoids: bool) -> Found:
     requests = draw(scenario, 0.1, seed=1)
     simulation = Simulation(scenario, picker_factory(picker), requests, seed=1)
     result = simulation.run()
-    tasks = [one for one in simulation.backends if one.refuses_all]
-    seen = sum((Counter(dict(enumerate(t.attempts))) for t in tasks), Counter[int]())
-    told = sum((Counter(one.refusals) for one in tasks), Counter[Refusal]())
+    told, seen = Counter[Refusal](), Counter[int]()
+    for one in simulation.backends:
+        if one.admission is not None and one.admission.refuses_all:
+            told.update(one.refusals)
+            seen.update(dict(enumerate(one.admission.attempts)))
     return Found(
         result.errors,
         result.attempts,

@@ -17,16 +17,13 @@ from math import inf
 from random import Random
 from typing import Any
 
-from lbclient.core.criticality import DEFAULT, Criticality
 from lbclient.core.model import LoadReport, Verdict
-from lbclient.core.overload.admission import LOAD
-from lbclient.core.overload.overload_signals import Pressure
-from lbclient.core.overload.refused_shares import RefusedShares
 from lbclient.core.refusal import Refusal
 from lbclient.core.report.latency import LatencyEstimate
-from lbclient.core.retries.retry import ATTEMPTS
+from lbclient.sim.admission import SimulatedAdmission
 from lbclient.sim.arrivals import Arrival, Arrivals
 from lbclient.sim.client import SimulatedNode
+from lbclient.sim.faults import SimulatedFaults
 from lbclient.sim.reports import SimulatedReports
 from lbclient.sim.scenario import Scenario
 
@@ -37,7 +34,6 @@ Answer = tuple[float, SimulatedNode, int, Verdict, LoadReport | None, Refusal | 
 
 DONE = 1e-9  # seconds of work that rounding may leave
 FAILING = 5e-5  # seconds of processor time that a sinkhole takes to fail
-HOPELESS = 1e6  # a load of which nothing gets in
 
 _NEW = tuple.__new__  # of a NamedTuple, without the call that its own name takes
 NO_METRICS = LoadReport().metrics
@@ -50,8 +46,8 @@ class SimulatedBackend:
     simulation, whose heap and answers it writes.
 
     `busy` is in seconds of all its processors together, `received` in requests;
-    `attempts` are counted only if there can be several; `refusals` are counted by
-    reason.
+    `refusals` are counted by reason. `admission` is None where nobody is refused for
+    load and there is one attempt at most.
     """
 
     __slots__ = (
@@ -61,7 +57,6 @@ class SimulatedBackend:
         "_arrived",
         "_at",
         "_cores",
-        "_doomed",
         "_due",
         "_failed",
         "_far",
@@ -70,30 +65,22 @@ class SimulatedBackend:
         "_given",
         "_half_trip",
         "_heap",
-        "_is_careful",
         "_latencies",
         "_mean_cost",
-        "_overloads",
         "_pace",
         "_paces",
-        "_pressure",
         "_refusal_cost",
         "_refused",
-        "_refused_shares",
         "_running",
         "_sampled",
         "_shares",
         "_waiting",
         "_work",
-        "attempts",
+        "admission",
         "busy",
-        "delay",
-        "fails",
-        "is_gone",
-        "is_sinkhole",
+        "faults",
         "received",
         "refusals",
-        "refuses_all",
         "reports",
     )
 
@@ -111,17 +98,11 @@ class SimulatedBackend:
         """`farther`: seconds beyond the scenario's `round_trip`."""
         self._cores = self._given = scenario.cores * size
         self._far = farther / 2.0
-        self.delay = 0.0  # seconds; what a gray one adds to each request
         self.busy = 0.0
         self.received = 0
-        self.attempts = [0] * ATTEMPTS  # of those received, by their number
-        self.is_sinkhole = False
-        self.is_gone = False  # it crashed: what comes is lost
-        self.fails: Callable[[int], bool] | None = None  # a request, by its number
-        self._doomed: set[int] = set()  # those of `_running` that will fail
+        self.faults = SimulatedFaults()
         self._waiting: dict[int, SimulatedNode] = {}  # that do not run yet
         self.refusals = dict.fromkeys(Refusal, 0)
-        self.refuses_all = False
         self.reports = SimulatedReports(scenario, smoothing, rng)
         self._full = scenario.full
         self._mean_cost = scenario.cost
@@ -130,10 +111,10 @@ class SimulatedBackend:
         self._answers = answers
         self._arrivals = Arrivals(scenario.timeout) if scenario.event_loop else None
         delay = None if self._arrivals is None else self._arrivals.delay
-        self._pressure = (
-            Pressure(LOAD.target, rng, delay=delay) if scenario.admission else None
-        )
-        self._is_careful = scenario.is_careful
+        self.admission: SimulatedAdmission | None = None
+        if scenario.is_careful:
+            is_on = scenario.admission
+            self.admission = SimulatedAdmission(rng, delay, is_on=is_on)
         self._refusal_cost = scenario.refusal_cost * scenario.cost
         self._refused: dict[int, Refusal] = {}  # those of `_running` that will be
         self._running: list[tuple[float, int, SimulatedNode]] = []
@@ -141,8 +122,6 @@ class SimulatedBackend:
         self._work = self._at = self._sampled = 0.0
         self._due = inf  # of the event in the heap that is ours
         self._finished = self._failed = 0  # since the last sample
-        self._refused_shares = RefusedShares() if scenario.is_careful else None
-        self._overloads = 0  # requests refused for load
         self._latencies: LatencyEstimate | None = None  # until the first probe
         self._arrived: dict[int, tuple[float, int]] = {}  # when, and how many were here
         self._set_pace(pace)
@@ -168,7 +147,7 @@ class SimulatedBackend:
         self, node: SimulatedNode, number: int, cost: float, wait: float, now: float
     ) -> None:
         self.received += 1
-        if self.is_gone:
+        if self.faults.is_gone:
             self._active += 1
             self._lose(node, number, now)
             return
@@ -178,10 +157,13 @@ class SimulatedBackend:
         if self._latencies is not None:
             self._arrived[number] = now, self._active
         self._active += 1
-        refusal = self._refusal(number, node, now) if self._is_careful else None
+        refusal = None
+        if self.admission is not None:
+            attempt = node.attempt_of(number)
+            refusal = self.admission.refusal(attempt, self._load(), now)
         if refusal is not None or len(self._running) >= self._full:
             self._refuse(node, number, refusal or Refusal.OVERLOADED, now)
-        elif wait := wait + self.delay:
+        elif wait := wait + self.faults.delay:
             self._waiting[number] = node
             given = node, number, cost
             heappush(self._heap, (now + wait, number, self._wake, given))
@@ -205,25 +187,18 @@ class SimulatedBackend:
             if self._latencies is not None:
                 self._arrived[number] = now, self._active
             self._active += 1
-            refusal = self._refusal(number, node, now) if self._is_careful else None
+            refusal = None
+            if self.admission is not None:
+                attempt = node.attempt_of(number)
+                refusal = self.admission.refusal(attempt, self._load(), now)
             if refusal is None:
                 arrivals.let_in += 1
                 self._run(node, number, cost, now)
             else:
                 self._refuse(node, number, refusal, now)
 
-    def _refusal(self, number: int, node: SimulatedNode, now: float) -> Refusal | None:
-        attempt = node.attempt_of(number)
-        self.attempts[attempt] += 1
-        if self._pressure is None:
-            return Refusal.OVERLOADED if self.refuses_all else None
-        self._pressure.observe(self._load(), now)
-        return self._pressure.refuses(Criticality.CRITICAL, attempt, now)
-
     def _load(self) -> float:
         """Requests that run or want to, for each processor."""
-        if self.refuses_all:
-            return HOPELESS
         return (len(self._running) - len(self._refused)) / self._cores
 
     def _refuse(
@@ -254,10 +229,8 @@ class SimulatedBackend:
         self._at = now
         self.busy += elapsed * self._shares[count]
         work = self._work = self._work + elapsed * self._paces[count]
-        if self.is_sinkhole:
-            cost = FAILING
-        elif self.fails is not None and self.fails(number):
-            self._doomed.add(number)
+        faults = self.faults
+        if (faults.is_sinkhole or faults.fails is not None) and faults.dooms(number):
             cost = FAILING
         heappush(running, (work + cost, number, node))
         if running[0][1] == number:
@@ -285,16 +258,16 @@ class SimulatedBackend:
         self._at = now
         self.busy += elapsed * self._shares[count]
         work = self._work = self._work + elapsed * self._paces[count]
-        done = work + DONE
+        done, faults = work + DONE, self.faults
         while running and running[0][0] <= done:
             _, number, node = heappop(running)
             if self._refused and number in self._refused:
                 refusal = self._refused.pop(number)
                 self._answer(node, number, REJECTED, refusal, now)
             else:
-                is_lost = self.is_sinkhole or number in self._doomed
-                self._doomed.discard(number)
-                verdict = FAILED if is_lost else SERVED
+                verdict = SERVED
+                if (faults.is_sinkhole or faults.doomed) and faults.fails_now(number):
+                    verdict = FAILED
                 self._answer(node, number, verdict, None, now)
         if running:
             due = now + (running[0][0] - work) / self._paces[len(running)]
@@ -306,13 +279,12 @@ class SimulatedBackend:
     def crash(self, now: float) -> None:
         """Loses what it has, and what comes until somebody says that it is back."""
         self.advance(now)
-        self.is_gone = True
+        self.faults.crash()
         lost = [(number, node) for _, number, node in self._running]
         lost += self._waiting.items()
         self._running.clear()
         self._waiting.clear()
         self._refused.clear()
-        self._doomed.clear()
         self._due = inf
         for number, node in lost:
             self._lose(node, number, now)
@@ -365,7 +337,8 @@ class SimulatedBackend:
         self._finished += 1
         if verdict is not SERVED:
             self._failed += 1
-            self._overloads += refusal is not None
+            if refusal is not None and self.admission is not None:
+                self.admission.overloads += 1
         if self._latencies is not None and number in self._arrived:
             arrived_at, others = self._arrived.pop(number)
             if verdict is SERVED:
@@ -412,24 +385,16 @@ class SimulatedBackend:
         self.advance(now)
         if self._arrivals is not None:
             self._arrivals.sample()
-        if self._pressure is not None:
-            self._pressure.sample(now, self._load())
-        if self._refused_shares is not None:
-            self._sample_shares(self._refused_shares, now)
+        if self.admission is not None:
+            load, active = self._load(), self._active
+            refused = self.admission.sample(now, load, self.received, active)
+            self.reports.refused = refused
         used, self._sampled = self.busy - self._sampled, self.busy
         active, runnable = self._active, len(self._running)
         self.reports.sample(
             used, self._finished, self._failed, now, active, runnable, self._cores
         )
         self._finished = self._failed = 0
-
-    def _sample_shares(self, shares: RefusedShares, now: float) -> None:
-        arrived, refused = [0] * len(Criticality), [0] * len(Criticality)
-        arrived[DEFAULT], refused[DEFAULT] = self.received, self._overloads
-        pressure = self._pressure
-        is_calm = pressure is None or pressure.is_calm(self._active)
-        shares.sample(now, arrived, refused, 0, is_calm)
-        self.reports.refused = tuple(shares.shares())
 
     def report(self) -> LoadReport | None:
         """What it says now, to whoever asks."""

@@ -29,6 +29,7 @@ from lbclient.core.routing.next_backend import two_others
 from lbclient.core.routing.spill_control import utilization
 from lbclient.core.routing.spillover import Spillover
 from lbclient.core.throttles.throttling import Throttling
+from lbclient.sim.faults import SimulatedFaults
 from lbclient.sim.scenario import Scenario
 from lbclient.subsets import order
 
@@ -42,7 +43,7 @@ KEY = 0  # of the first one's counts; that of the second is the next
 class Accepting(Protocol):
     """The backend at the other end, as a client knows it."""
 
-    is_gone: bool  # it crashed, and took its connections with it
+    faults: SimulatedFaults
 
     def accept(
         self, node: "SimulatedNode", number: int, cost: float, wait: float, now: float

@@ -121,7 +121,9 @@ class Simulation:
                 scale=scenario.wrong_factor if rank < wrong else 1.0,
                 liar=rank < scenario.liars,
             )
-            self.backends[i].refuses_all = rank < scenario.refusing
+            admission = self.backends[i].admission
+            if admission is not None:
+                admission.refuses_all = rank < scenario.refusing
 
     def _plan(self, rng: Random) -> None:
         scenario = self.scenario
@@ -234,7 +236,7 @@ class Simulation:
     def _join(self, now: float, i: int) -> None:
         self._absences[i] -= 1
         if not self._absences[i]:  # it did not restart once more since, nor leave
-            self.backends[i].is_gone = False
+            self.backends[i].faults.is_gone = False
             self._start_cold(now, i)
             for client in self.clients:
                 client.join(i, now)
@@ -280,11 +282,11 @@ class Simulation:
     def _open_sinkholes(self, now: float, _: None) -> None:
         for backend in self.backends[: self.scenario.sinkholes]:
             backend.advance(now)
-            backend.is_sinkhole = True
+            backend.faults.is_sinkhole = True
 
     def _turn_gray(self, now: float, _: None) -> None:
         for i, backend in enumerate(self.backends[: self.scenario.gray]):
-            backend.delay = self.scenario.delay_of(self._speeds[i])
+            backend.faults.delay = self.scenario.delay_of(self._speeds[i])
 
     def _begin_to_fail(self, now: float, rng: Random) -> None:
         share, methods = self.scenario.failing_share, self._traffic.methods
@@ -293,7 +295,7 @@ class Simulation:
             return (not methods or methods[number] == 1) and rng.random() < share
 
         for backend in self.backends[: self.scenario.failing]:
-            backend.fails = fails
+            backend.faults.fails = fails
 
     # --- the merge ---------------------------------------------------------------
 
@@ -459,6 +461,6 @@ def _ending(
     report: LoadReport | None,
     refusal: Refusal | None,
 ) -> Ending:
-    if verdict is FAILED and node.backend.is_gone:
+    if verdict is FAILED and node.backend.faults.is_gone:
         return Ending(UNAVAILABLE)  # its connection ended
     return Ending(CODES[verdict], report, refusal)

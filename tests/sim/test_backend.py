@@ -111,7 +111,7 @@ def test_who_waits_is_active_and_takes_no_processor() -> None:
 
 def test_a_sinkhole_fails_all_at_once() -> None:
     bench = Bench()
-    bench.backend.is_sinkhole = True
+    bench.backend.faults.is_sinkhole = True
     bench.send(1.0, now=0.0)
     assert bench.finished() == {0: FAILING}
     assert bench.answers[0][3] is Verdict.FAILED
@@ -257,14 +257,14 @@ def test_a_crash_loses_what_runs_what_waits_and_what_comes() -> None:
     assert bench.finished() == {0: 1.0, 1: 1.0, 2: 1.5}
     assert [answer[3] for answer in bench.answers] == [Verdict.FAILED] * 3
     assert repr(bench.backend) == "<0 active, 0 runnable>"
-    bench.backend.is_gone = False
+    bench.backend.faults.is_gone = False
     bench.send(2.0, now=20.0)
     assert bench.finished()[3] == pytest.approx(22.0)
 
 
 def test_one_that_fails_some_fails_these_at_once() -> None:
     bench = Bench()
-    bench.backend.fails = lambda number: number == 1
+    bench.backend.faults.fails = lambda number: number == 1
     bench.send(2.0, now=0.0)
     bench.send(2.0, now=1.0)
     bench.play(1e9)

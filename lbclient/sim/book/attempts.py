@@ -109,8 +109,8 @@ def _play(scenario: Scenario, seed: int) -> Simulation:
 
 def _of_a_thousand(simulation: Simulation) -> list[float]:
     """The mean of the tasks that refuse, or of all tasks if none refuses."""
-    backends = simulation.backends
-    seen = [one.attempts for one in backends if one.refuses_all]
-    seen = seen or [one.attempts for one in backends]
+    all_ = [one.admission for one in simulation.backends if one.admission is not None]
+    seen = [one.attempts for one in all_ if one.refuses_all]
+    seen = seen or [one.attempts for one in all_]
     counts = [sum(each) for each in zip(*seen, strict=True)]
     return [1000.0 * count / counts[0] for count in counts]
