@@ -26,7 +26,7 @@ LONGEST = 100  # characters of a name with an account
 TOTAL = "total"  # beside limits by criticality, what all requests may use
 HIGHEST = 1_000_000  # CPU seconds a second; what is more is a mistake
 
-INTERVAL = 1.0  # seconds between two exchanges. Ours: quota_account.SMOOTHING / 5
+INTERVAL = 1.0  # seconds between exchanges; ours: a fifth of `AccountTuning.smoothing`
 RESERVE = 0.1  # of a limit, in equal parts for tasks that give nothing yet
 HOLD = 60.0  # seconds that the fleet's last word is believed
 
