@@ -34,7 +34,7 @@ class KnownCoroutine(partial):  # type: ignore[type-arg]
     __slots__ = ()
 
     def __await__(self) -> Never:
-        raise TypeError("call it first")
+        raise TypeError("a handler is called with a request, then awaited")
 
 
 def put_first(server: Any, ours: grpc.ServerInterceptor) -> None:

@@ -187,7 +187,7 @@ def number_of(ports: Iterable[Any], port: str) -> int | None:
         if each.get("name") == port:
             number = int(each["port"])
             if not 1 <= number <= 65535:
-                raise ValueError(f"port {number}")
+                raise ValueError(f"port {number}: want 1 to 65535")
             return number
     return None
 

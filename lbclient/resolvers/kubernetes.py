@@ -281,7 +281,7 @@ class _Lines:
             chunk += self._content.read_nowait(-1)
             *lines, self._rest = (self._rest + chunk).split(b"\n")
             if len(self._rest) > MAX_BYTES:
-                raise ResolveError(f"an event of more than {MAX_BYTES:,} bytes")
+                raise ResolveError(f"a watch event has more than {MAX_BYTES:,} bytes")
             if lines:
                 return lines
         return []
@@ -293,7 +293,7 @@ async def _body(content: aiohttp.StreamReader, most: int) -> bytes:
         parts.append(chunk)
         size += len(chunk)
         if size > most:
-            raise ResolveError(f"a list of more than {most:,} bytes")
+            raise ResolveError(f"the API server's list has more than {most:,} bytes")
     return b"".join(parts)
 
 

@@ -247,7 +247,7 @@ def clean(value: Any, depth: int = DEPTH) -> Any:
     if isinstance(value, str):
         return printable(value, LONGEST)
     if not depth:
-        raise ValueError("too deep")
+        raise ValueError(f"lists and records are nested more than {DEPTH} deep")
     if isinstance(value, list):
         return [clean(one, depth - 1) for one in value]
     if isinstance(value, dict):
