@@ -137,12 +137,14 @@ def _write(file: Path, words: str) -> None:
 
 class Seen(NamedTuple):
     """Of one front: the calls of both clients; for how long ours had no ready backend,
-    in seconds; how many tasks `statistics()` said that it fronts; the reasons for each
-    state; the least share of calls that a task got once all had been restarted."""
+    and for how long a task was restarted, in seconds; how many tasks `statistics()`
+    said that it fronts; the reasons for each state; the least share of calls that a
+    task got once all had been restarted."""
 
     ours: Tally
     theirs: Tally
     out: float
+    restarting: float
     fronts: int
     states: Counter[str]
     least_share: float
@@ -172,18 +174,33 @@ async def roll(kind: str, routed: bool, seconds: float) -> Seen:
                 for channel in (mine, plain)
             ]
             await asyncio.sleep(seconds)
+            restarting = 0.0
             for task in tasks:
+                begun_at = monotonic()
                 await restart(task)
+                restarting += monotonic() - begun_at
                 await asyncio.sleep(seconds)
             restarted_at = monotonic()
-            await asyncio.sleep(seconds)
+            await more_calls(mine, round(RATE * seconds))
             (backend,) = mine.statistics().backends
             over.set()
             our_calls, their_calls = await asyncio.gather(*jobs)
             out = await watching
     late = our_calls.since(restarted_at).by_port()
     shares = [late[str(port)] / max(1, late.total()) for port in ports]
-    return Seen(our_calls, their_calls, out, backend.fronts, states, min(shares))
+    return Seen(
+        our_calls, their_calls, out, restarting, backend.fronts, states, min(shares)
+    )
+
+
+async def more_calls(channel: lbclient.Channel, count: int) -> None:
+    """Waits until so many more calls have ended."""
+    wanted = sum(channel.statistics().calls.values()) + count
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            if sum(channel.statistics().calls.values()) >= wanted:
+                return
+            await asyncio.sleep(0.02)
 
 
 async def roll_stock(kind: str, seconds: float) -> Tally:

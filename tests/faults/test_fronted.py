@@ -34,5 +34,6 @@ async def test_an_address_of_several_tasks_is_not_out_with_one(
 def assert_fronted(seen: Seen) -> None:
     assert seen.fronts >= 2
     lame_duck = [state for state in seen.states if not state.startswith("ready")]
-    assert seen.out < 1.0, (seen.out, lame_duck)
+    # A task takes a second to restart; on a busy machine all takes longer.
+    assert seen.out < max(1.0, seen.restarting / 3), (seen, lame_duck)
     assert seen.least_share > 0.1, "every task gets calls again"
