@@ -11,11 +11,9 @@ would meet if grpcio had renamed it. All behaviour is as ever, but for `LIMITED`
 prints all such names; `make names` runs tests without each of them.
 """
 
-import ast
 import os
 import re
 import sys
-from collections.abc import Sequence
 from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
 from typing import Any
@@ -44,7 +42,7 @@ LIMITED = {
 class Renaming:
     """Finds the modules of `lbclient.grpc_seam`, and has them ask in vain."""
 
-    def __init__(self, missing: Sequence[str]) -> None:
+    def __init__(self, missing: str) -> None:
         self._missing = missing
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
@@ -59,13 +57,11 @@ class Renaming:
 
 
 class Loader(SourceFileLoader):
-    missing: Sequence[str] = ()
+    missing = ""
 
     def get_code(self, fullname: str) -> Any:
-        source = Path(self.path).read_text()
-        for name in self.missing:
-            source = ast.unparse(without(source, name))
-        return compile(source, self.path, "exec", dont_inherit=True)
+        tree = without(Path(self.path).read_text(), self.missing)
+        return compile(tree, self.path, "exec", dont_inherit=True)
 
 
 def all_names() -> list[str]:
@@ -73,10 +69,10 @@ def all_names() -> list[str]:
     return sorted({name for file in files for name in names_in(file.read_text())})
 
 
-def take_away(*names: str) -> None:
-    """From here on `lbclient.grpc_seam`, which must not be loaded yet, lacks them."""
+def take_away(name: str) -> None:
+    """From here on `lbclient.grpc_seam`, which must not be loaded yet, lacks it."""
     assert not any(module.startswith("lbclient.grpc_seam") for module in sys.modules)
-    sys.meta_path.insert(0, Renaming(names))
+    sys.meta_path.insert(0, Renaming(name))
 
 
 def pytest_report_header() -> str:

@@ -34,7 +34,9 @@ _OF_ALL = (
     "grpc._cython.cygrpc:AioRpcStatus.trailing_metadata",
     "grpc.aio._utils:_timeout_to_deadline",
 )
+# `own_streams` has a class for each kind of stream, and is imported with all or not.
 _OF_STREAMS = (
+    *(classes[0] for kind, classes in _CLASSES.items() if kind != "unary_unary"),
     "grpc._cython.cygrpc:ExecuteBatchError",
     "grpc._cython.cygrpc:ReceiveInitialMetadataOperation",
     "grpc._cython.cygrpc:ReceiveMessageOperation",

@@ -1,4 +1,4 @@
-"""A program that calls and serves where grpcio lacks some of its private names.
+"""A program that calls and serves where grpcio lacks one of its private names.
 
     python tests/wire/without_name.py _cython_call
 
@@ -265,7 +265,7 @@ def end_loop() -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        take_away(*sys.argv[1:])
+        take_away(sys.argv[1])
     logging.basicConfig(level="WARNING", format="%(message)s", stream=sys.stdout)
     asyncio.run(asyncio.wait_for(main(), 60))
     end_loop()
