@@ -378,18 +378,21 @@ async def test_requests_that_wait_are_not_told_as_runnable(host: Host) -> None:
     waiting = [method(b"wait") for _ in range(30)]
     await eventually(lambda: server.statistics().active == 30)
 
-    async def told() -> LoadReport:
+    told: list[LoadReport] = []
+
+    async def ask() -> None:
         call = method(b"x")
         await call
         report = wire.find_report(await call.trailing_metadata())
         assert report is not None
         assert report.active == 30
-        return report
+        told.append(report)
 
-    runnable: int | None = None
-    while runnable is None or runnable > 10:
-        await asyncio.sleep(0.1)
-        runnable = (await told()).runnable
+    def is_low() -> bool:
+        runnable = told[-1].runnable if told else None
+        return runnable is not None and runnable <= 10
+
+    await eventually(is_low, lambda: told[-1:], meanwhile=ask)
     release.set()
     for call in waiting:
         await call
