@@ -522,7 +522,8 @@ async def test_a_busy_loop_sheds_by_itself_and_then_no_more(host: Host) -> None:
 
 
 async def test_a_crowd_of_quick_requests_is_all_served(host: Host) -> None:
-    server, _, channel = await host(handler_of("unary_unary", "async", lambda: "done"))
+    done = handler_of("unary_unary", "async", lambda: "done")
+    server, _, channel = await host(done, utilization=lambda: 0.1)
     calls = await asyncio.gather(*(ask(channel, "unary_unary") for _ in range(300)))
     assert [said for said, _ in calls] == [b"done"] * 300
     assert not any(sum(by.values()) for by in server.statistics().refused.values())
