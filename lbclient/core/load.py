@@ -14,6 +14,10 @@ from lbclient.core.model import LoadReport, Outcome, Verdict
 ERROR_MEMORY = 10.0  # seconds; benchmarks.fleet --failing 1 shows what it does
 # 10,000 errors of that age count 0.5; most often it spares reading the count.
 FORGOTTEN_AFTER = 10 * ERROR_MEMORY
+# Seconds since the last error for which errors count as requests in flight. 100 errors
+# of one moment, as of a crash, would keep a backend from all calls for 53 s where few
+# come; one that fails still costs a call in so long.
+HELD_FOR = 2 * ERROR_MEMORY
 RATIO_MEMORY = 2.0  # seconds; as servers smooth what they report of errors
 LATENCY_GAIN = 0.02  # of each OK, in the mean latency: some 50 of them count
 FIRST_GAIN = 0.05  # of each stream, in the mean time to its first message

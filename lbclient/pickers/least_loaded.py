@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from math import inf
 from random import Random
 
-from lbclient.core.load import FORGOTTEN_AFTER
+from lbclient.core.load import HELD_FOR
 from lbclient.core.protocols import N, Node
 from lbclient.pickers.round_robin import resume
 
@@ -34,7 +34,7 @@ class LeastLoaded:
             self._turn = self._rng.randrange(len(ready)) if turn is None else turn
             self._built_for = ready
         turn = self._turn
-        forgotten_at = now - FORGOTTEN_AFTER
+        forgotten_at = now - HELD_FOR
         fewest: float = inf
         chosen = 0
         for i, node in enumerate(ready):

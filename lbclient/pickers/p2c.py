@@ -8,7 +8,7 @@ Mitzenmacher, "The power of two choices in randomized load balancing" (1996).
 from collections.abc import Sequence
 from random import Random
 
-from lbclient.core.load import FORGOTTEN_AFTER
+from lbclient.core.load import HELD_FOR
 from lbclient.core.protocols import N, Node
 
 
@@ -24,7 +24,7 @@ def two(rng: Random, count: int) -> tuple[int, int]:
 def requests(node: Node, now: float) -> float:
     """Ours in flight, and errors of late, which count as such."""
     load = node.load
-    if load.erred_at > now - FORGOTTEN_AFTER:
+    if load.erred_at > now - HELD_FOR:
         return load.in_flight + load.recent_errors(now)
     return load.in_flight
 

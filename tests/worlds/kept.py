@@ -146,13 +146,13 @@ KEPT: dict[str, AnyPlan] = {
         (Fault(3.7696257351042326, "kill worker", 0, 0.1),),
         (CallPlan(22, 3.6000971959735, GET, 1.0, 0.5),),
     ),
-    "a trace of an error loses every tie": Plan(
-        2,
-        6.4,
-        0.002,
-        (("picker", "p2c"),),
+    "errors of a crash count until they have faded": Plan(
+        1,
+        4.0,
+        0.001,
+        (("picker", "p2c"), ("active_limit", 1000), ("health", "watch")),
         (ONE, TWO),
-        (),
-        (CallPlan(76, 5.4, PUT, None, 0.5, ends="unavailable"),),
+        (Fault(2.1, "crash", 1, 0.2),),
+        tuple(CallPlan(n, 2.0, PUT, None, 0.5) for n in range(120)),
     ),
 }

@@ -278,10 +278,10 @@ MUTANTS = [
         "        if True:",
     ),
     Mutant(
-        "a trace of an error loses every tie",
+        "errors of a crash count until they have faded",
         "pickers/p2c.py",
-        "round(requests(first, now)), round(requests(second, now))",
-        "requests(first, now), requests(second, now)",
+        "now - HELD_FOR",
+        "now - 5 * HELD_FOR",
     ),
 ]
 
