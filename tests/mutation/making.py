@@ -90,8 +90,9 @@ def in_order(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def left_out(node: ast.AST) -> Iterator[ast.AST | None]:
-    """What no mutant is made of: what names types, what is told to people alone, and
-    constants in capitals, which are tuned by simulation and which tests name."""
+    """What no mutant is made of: what names types, what is told to people alone, what
+    only says that two have as many, and constants in capitals, which are tuned by
+    simulation and which tests name."""
     yield getattr(node, "annotation", None)
     yield getattr(node, "returns", None)
     match node:
@@ -104,6 +105,8 @@ def left_out(node: ast.AST) -> Iterator[ast.AST | None]:
         ):
             yield node
         case ast.Call(func=ast.Name(id="dataclass")):
+            yield node
+        case ast.keyword(arg="strict") | ast.If(test=ast.Name(id="TYPE_CHECKING")):
             yield node
 
 

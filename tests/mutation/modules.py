@@ -28,11 +28,14 @@ TESTS = {
     " unit/test_crowd",
     "core/backends/task_workers.py": "unit/test_task_workers unit/test_worker_choice"
     " loop/test_worker_endpoints loop/test_balancer",
-    "core/outliers/outliers.py": "unit/test_outliers laws/test_outliers",
-    "core/outliers/standing.py": "unit/test_outliers laws/test_outliers",
+    "core/outliers/outliers.py": "unit/test_outliers laws/test_outliers"
+    " unit/test_method_latencies",
+    "core/outliers/standing.py": "unit/test_outliers laws/test_outliers"
+    " unit/test_method_latencies",
     "core/overload/admission.py": "unit/test_admission laws/test_admission"
-    " unit/test_gate",
-    "core/overload/overload_signals.py": "unit/test_overload_signals unit/test_gate",
+    " unit/test_gate unit/test_overload_signals",
+    "core/overload/overload_signals.py": "unit/test_overload_signals unit/test_gate"
+    " unit/test_contention unit/test_memory",
     "core/criticality.py": "unit/test_criticality laws/test_criticality"
     " unit/test_admission",
     "core/quotas/quota.py": "unit/test_quota laws/test_quota"

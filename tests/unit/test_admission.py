@@ -94,6 +94,19 @@ def test_a_missing_signal_is_no_signal_at_zero(admission: Admission) -> None:
         admission.observe([0.5])
 
 
+def test_cheaper_requests_that_can_make_room_make_others_patient(
+    admission: Admission,
+) -> None:
+    """Of four requests, two of each; one criticality has room for what is above it."""
+    assert admission.shares == [1.0] * 4
+    admission.mix.counts[:] = [2.0, 0.0, 2.0, 0.0]
+    widths = 6.0
+    admission.observe([CPU.target + widths * CPU.width, 0.0])
+    patience = PATIENCE[CRITICAL] * (1.0 + 2.0 / 4.0)
+    critical = 4.0 * exp(-widths / patience)
+    assert admission.shares == pytest.approx([0.0, 0.0, critical / 2.0, 1.0], abs=1e-9)
+
+
 def test_what_is_sheddable_makes_room_for_what_is_critical(
     admission: Admission,
 ) -> None:
@@ -188,7 +201,7 @@ def test_a_deadline_that_has_passed_is_too_late() -> None:
 
 def test_what_has_less_time_than_the_quickest_took_is_too_late() -> None:
     quickest = Quickest()
-    for seconds in (0.3, 0.1, 0.2):
+    for seconds in (0.3, 0.1, 0.2, 0.4, 0.5):
         quickest.observe(seconds, 1.0)
     assert quickest.is_too_late(0.09, 2.0)
     assert not quickest.is_too_late(0.1, 2.0)

@@ -16,7 +16,10 @@ from lbclient.subsets.numbered import (
     Choice,
     Numbering,
     number,
+    with_tasks,
 )
+from lbclient.subsets.rocksteadier import LOT
+from lbclient.subsets.workers import by_chance, by_turns
 
 SEVENTH = Identity(7, "LBCLIENT_TASK_INDEX=7")
 NOBODY = Identity(None)
@@ -184,6 +187,33 @@ def test_tasks_of_several_client_jobs_do_not_prefer_the_same() -> None:
     moved = subset("rocksteadier", 7, 60, 60, offset=job_offset("web"))
     assert numbers_of(web(backends)) == moved != numbers_of(choice()(backends))
     assert "client 7 of 'web' (LBCLIENT_TASK_INDEX=7)" in repr(web)
+
+
+def test_any_number_is_the_same_in_every_release() -> None:
+    order = choice("random", NOBODY)(tasks(*range(60)))
+    assert numbers_of(islice(order, 6)) == [27, 13, 7, 33, 25, 38]
+
+
+def test_the_workers_of_a_task_are_taken_in_turns_where_both_have_numbers() -> None:
+    backends = tasks(*range(60))
+    web = choice(job="web")
+    web(backends)
+    client = 7 + LOT * job_offset("web")
+    for task in backends:
+        assert web.workers(task, 4) == by_turns(client, task.task or 0, 4)
+    draw = Rendezvous("me")
+    for name, some in (("rocksteadier", IPS), ("ringsteady", backends)):
+        other = choice(name)
+        other(some)
+        for task in some[:3]:
+            assert other.workers(task, 4) == by_chance(draw, task, 4)
+
+
+def test_numbers_are_shown_where_subsets_go_by_them() -> None:
+    members = (Endpoint("b-0:1"), Endpoint("b-5:1", task=1))
+    shown = with_tasks((*members, *IPS[:1]), members)
+    assert [each.task for each in shown] == [0, 1, None]
+    assert with_tasks(members, (*members, *IPS)) == members
 
 
 # --- the numbers -------------------------------------------------------------------

@@ -10,7 +10,7 @@ from lbclient.core.model import Endpoint, Outcome, State, Verdict
 from lbclient.core.outliers.method_outliers import TRIALS
 from lbclient.core.outliers.outlier_judgement import Judgement, compared
 from lbclient.core.outliers.outliers import METHODS, UNUSED, Outliers
-from lbclient.core.outliers.standing import PATIENCE
+from lbclient.core.outliers.standing import PATIENCE, Standing
 from lbclient.pickers import RoundRobin
 from lbclient.testing import FakeNode
 
@@ -392,6 +392,18 @@ def test_the_answers_of_the_task_before_say_nothing_of_the_new_one() -> None:
 
 
 # --- what is learned -------------------------------------------------------------
+
+
+def test_a_backend_begins_unsuspected_and_counts_what_it_answers() -> None:
+    standing = Standing(Balancer().bad)
+    assert (standing.suspicion, standing.has_served) == (0.0, False)
+    for status in (0, UNIMPLEMENTED, 0):
+        standing.add(status)
+    assert (standing.answers, standing.oks) == (3, 2)
+    standing.has_served = True
+    standing.suspicion = 3.0
+    standing.reconnect()
+    assert (standing.suspicion, standing.has_served) == (3.0, False)
 
 
 def test_an_error_is_doubtful_until_the_others_give_it_too() -> None:

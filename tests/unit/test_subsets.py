@@ -15,7 +15,14 @@ from lbclient.core.errors import ConfigError
 from lbclient.subsets import ALGORITHMS, job_offset, order, subset
 from lbclient.subsets.deterministic import shuffled as shuffled_backends
 from lbclient.subsets.ringsteady import ringsteady
-from lbclient.subsets.rocksteadier import LOT, ROWS, rocksteadier, row_by_row, shuffled
+from lbclient.subsets.rocksteadier import (
+    LOT,
+    ROWS,
+    rocksteadier,
+    row_by_row,
+    row_from_own,
+    shuffled,
+)
 
 every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
 lazy_algorithm = pytest.mark.parametrize(
@@ -233,6 +240,12 @@ def test_each_client_of_a_lot_starts_in_the_row_with_its_number() -> None:
     for row, label in enumerate(ROWS):
         first = subset("rocksteadier", 3 * LOT + label, 100, 1)
         assert first[0] in [shuffled(3, lot)[row] for lot in range(10)]
+
+
+def test_a_client_comes_to_one_row_after_the_other() -> None:
+    for client in range(2 * LOT):
+        order = subset("rocksteadier", client, LOT, LOT)
+        assert [row_from_own(client, backend) for backend in order] == [*range(LOT)]
 
 
 def test_every_pair_of_lots_has_its_own_shuffle() -> None:
