@@ -35,14 +35,14 @@ TESTS = {
     "core/overload/admission.py": "unit/test_admission laws/test_admission"
     " unit/test_gate unit/test_overload_signals",
     "core/overload/overload_signals.py": "unit/test_overload_signals unit/test_gate"
-    " unit/test_contention unit/test_memory",
+    " unit/test_contention",
     "core/criticality.py": "unit/test_criticality laws/test_criticality"
     " unit/test_admission",
     "core/quotas/quota.py": "unit/test_quota laws/test_quota"
     " laws/test_invented_customers loop/test_quotas",
     "core/quotas/quota_account.py": "unit/test_quota unit/test_costs laws/test_quota"
     " loop/test_quotas",
-    "client/pending.py": "loop/test_balancer unit/test_waiting",
+    "client/pending.py": "unit/test_pending loop/test_balancer",
     "server/overload/gate.py": "unit/test_gate loop/test_requests loop/test_run_queue",
     "server/overload/run_queue.py": "loop/test_run_queue",
     "subsets/ring.py": "unit/test_subsets_ring unit/test_subsets"

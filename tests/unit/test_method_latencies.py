@@ -255,6 +255,8 @@ def test_one_of_five_is_ejected_at_most() -> None:
 def test_streams_are_not_timed() -> None:
     calls = Calls()
     assert calls.run(30.0, well, 3).run(30.0, gray, 3).outliers.total == 0
+    calls.restart(0)
+    calls.outliers.forget(calls.nodes[0])
 
 
 def test_calls_that_end_by_their_deadlines_have_taken_as_long() -> None:
@@ -324,6 +326,7 @@ def test_it_is_well_again_where_the_others_are_late_by_now_too() -> None:
 
 def test_who_leaves_is_forgotten_and_the_methods_are_bounded() -> None:
     calls = Calls()
+    calls.now = 2 * UNUSED
     for key in range(1000, 1000 + 2 * METHODS):
         PATHS[key] = ("unary_unary", f"/search.Search/{key}")
         calls.run(0.2, well, key)
@@ -410,9 +413,16 @@ def test_a_trial_call_that_ends_by_its_deadline_was_late() -> None:
     calls = Calls().run(30.0, well).run(5.0, gray)
     trial(calls)
     sent_at, node = calls.now, calls.nodes[0]
-    calls.now += 2.0
-    calls.outliers.given_up(FIND, node, sent_at, calls.now, is_late=True)
     [(_, ejection)] = calls.outliers.of(node)
+    calls.now += 1.0
+    calls.outliers.given_up(FIND, node, sent_at, calls.now)  # for other reasons
+    assert ejection.failed_at == -inf
+    trial(calls)
+    sent_at = calls.now
+    calls.now += 2.0
+    late = Outcome(Verdict.FAILED, 2.0, None, None, False)
+    where = lambda: PATHS[FIND]  # noqa: E731
+    calls.outliers.judge(FIND, node, late, DEADLINE_EXCEEDED, sent_at, calls.now, where)
     assert ejection.failed_at == calls.now
 
 

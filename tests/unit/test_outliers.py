@@ -9,7 +9,7 @@ from lbclient.core.load import Load
 from lbclient.core.model import Endpoint, Outcome, State, Verdict
 from lbclient.core.outliers.method_outliers import TRIALS
 from lbclient.core.outliers.outlier_judgement import Judgement, compared
-from lbclient.core.outliers.outliers import METHODS, UNUSED, Outliers
+from lbclient.core.outliers.outliers import METHODS, QUIET, REVIEW, UNUSED, Outliers
 from lbclient.core.outliers.standing import PATIENCE, Standing
 from lbclient.pickers import RoundRobin
 from lbclient.testing import FakeNode
@@ -251,6 +251,49 @@ def test_one_that_flaps_must_do_well_more_often_and_is_tried_less_often() -> Non
     balancer.now += 0.01
     balancer.answer(balancer.bad)
     assert not balancer.outliers.count
+
+
+def test_a_call_is_known_as_a_trial_by_when_it_was_sent() -> None:
+    balancer = Balancer()
+    balancer.eject()
+    balancer.trial_after()
+    outliers, sent_at = balancer.outliers, balancer.now
+    assert outliers.was_trial(FIND, balancer.bad, sent_at)
+    assert not outliers.was_trial(FIND, balancer.bad, sent_at - 0.1)
+    assert not outliers.was_trial(FIND, balancer.good[0], sent_at)
+    assert not outliers.was_trial(STORE, balancer.bad, sent_at)
+
+
+def test_what_is_no_answer_says_nothing_of_its_status() -> None:
+    """A call that ended here, or was never sent."""
+    balancer = Balancer()
+    balancer.answer(balancer.bad, UNIMPLEMENTED)
+    balancer.all_are_well()
+    unsent = Outcome(Verdict.FAILED, 0.1, None, None, False)
+    for _ in range(50):
+        judged = balancer.outliers.judge(
+            FIND,
+            balancer.bad,
+            unsent,
+            UNIMPLEMENTED,
+            balancer.now,
+            balancer.now,
+            lambda: METHOD,
+        )
+        assert judged is None
+    assert not balancer.outliers.count
+
+
+def test_errors_that_are_a_while_apart_are_counted_together() -> None:
+    balancer = Balancer()
+    balancer.now = 100.0
+    balancer.answer(balancer.bad, UNIMPLEMENTED)
+    balancer.now += QUIET - 1.0
+    balancer.answer(balancer.good[0])
+    assert FIND in balancer.outliers.watching
+    balancer.now += 2.0 + REVIEW
+    balancer.answer(balancer.good[0])
+    assert FIND not in balancer.outliers.watching
 
 
 def test_a_trial_that_nobody_answered_is_made_again() -> None:

@@ -370,8 +370,10 @@ def _calm(world: "World") -> Iterator[str]:
     tight = {"active_limit", "max_waiting", "when_full", "max_attempts"}
     if world.plan.closes or tight & set(dict(world.plan.settings)):
         return
-    # While names are lost the last ones hold. (Before there are any, there are none.)
-    if any(one.kind not in KEEP_NAMES or at < 1.0 for at, _, one, _ in world.faults):
+    # While names are lost the last ones hold. Before the first call there are none.
+    named_at = 1.0 + min((one.at for one in world.plan.calls), default=0.0)
+    faults = [(at, one.kind) for at, _, one, _ in world.faults]
+    if any(kind not in KEEP_NAMES or at < named_at for at, kind in faults):
         return
     if any(server.slots for server in world.plan.servers):
         return

@@ -71,6 +71,8 @@ def rooms(quotas: object) -> dict[str, Room]:
 
     >>> rooms({"mail": {"total": 4.0, "SHEDDABLE_PLUS": 1.0}})
     {'mail': (1.0, 1.0, 4.0, 4.0)}
+    >>> rooms(None)
+    {}
 
     Raises ConfigError, which names the customer.
     """
@@ -143,6 +145,8 @@ def allot(limit: float, own: float, total: float, tasks: int) -> float:
     (0.75, 0.25)
     >>> round(allot(4.0, 30.0, 40.0, 2), 3), round(allot(4.0, 10.0, 40.0, 2), 3)
     (0.725, 0.275)
+    >>> round(allot(4.0, 1.0, 3.6, 2), 3), round(allot(4.0, 1.0, 3.7, 2), 3)
+    (0.3, 0.293)
     """
     even = 1.0 / tasks
     if total <= limit * (1.0 - RESERVE):
