@@ -114,6 +114,7 @@ async def test_of_a_burst_those_that_come_behind_long_handlers_wait() -> None:
 
 async def test_a_burst_of_quick_requests_begins_at_once() -> None:
     task = Task()
+    task.now = 1000.0  # a clock has any beginning
     for number in range(1000):
         task.request(number, RUN_QUEUE.long / 10)
     await asyncio.sleep(0)
@@ -201,6 +202,10 @@ async def test_long_requests_count_one_each() -> None:
     await turns_until(lambda: len(task.queue) == 100)
     assert task.queue.load(task.now, active=100) == pytest.approx(100, rel=0.01)
     await task.end()
+
+
+def test_where_nobody_waits_there_is_no_load() -> None:
+    assert Task().queue.load(0.0, active=100) == 0.0
 
 
 async def test_a_crowd_of_quick_requests_is_no_load() -> None:

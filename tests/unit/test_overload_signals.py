@@ -1,11 +1,12 @@
 """From signals to a decision, with time and chance as arguments."""
 
+from math import e
 from random import Random
 
 import pytest
 
 from lbclient.core.criticality import Criticality
-from lbclient.core.overload.admission import CPU_NAME, LOAD, QUEUE_NAME
+from lbclient.core.overload.admission import CPU_NAME, LOAD, PATIENCE, QUEUE_NAME
 from lbclient.core.overload.overload_signals import TUNING as OVERLOAD_SIGNALS
 from lbclient.core.overload.overload_signals import Patience, Pressure
 from lbclient.core.overload.queue_delay import QueueDelay
@@ -103,3 +104,57 @@ def test_a_limit_of_no_requests_is_full() -> None:
     assert pressure.is_full(Criticality.CRITICAL_PLUS, 0)
     assert pressure.taken(0) == (1.0, 1.0)
     assert not pressure.is_calm(0)
+
+
+def test_patience_goes_and_comes_back_as_it_is_tuned() -> None:
+    most, tires, recovers = (
+        OVERLOAD_SIGNALS.patience,
+        OVERLOAD_SIGNALS.tires,
+        OVERLOAD_SIGNALS.recovers,
+    )
+    patience = Patience(2.0)
+    tired = 1.0 + (most - 1.0) / e
+    assert patience.scaled(6.0, tires) == pytest.approx(6.0 / tired)
+    rested = most - (most - tired) / e
+    assert patience.scaled(2.0, tires + recovers) == pytest.approx(2.0 / rested)
+    assert patience.scaled(6.0, 100.0) == 6.0
+    assert patience.scaled(1.0, 200.0) == 1.0 / most
+
+
+@pytest.mark.parametrize("target", [LOAD.target, LOAD.target / 2])
+def test_widths_of_a_load_are_parts_of_its_target(target: float) -> None:
+    pressure = Pressure(target, Random(1))
+    width = target * LOAD.width / LOAD.target
+    pressure.sample(0.0, OVERLOAD_SIGNALS.patience * (target + 2.0 * width))
+    assert pressure.admission.excess == pytest.approx(2.0)
+    assert pressure.mix is pressure.admission.mix
+    names = [name for name, _, _ in pressure.readings()]
+    assert names == [LOAD.name, QUEUE_NAME]
+
+
+def test_what_had_to_give_way_lets_nothing_in_that_is_cheaper() -> None:
+    pressure = Pressure(LOAD.target, Random(1))
+    pressure.sample(0.0, 0.0)
+    pressure.give_way(Criticality.CRITICAL, 0.0)
+    assert pressure.refuses(Criticality.SHEDDABLE_PLUS, 0, 0.1) is not None
+    assert pressure.refuses(Criticality.CRITICAL, 0, 0.1) is None
+
+
+def test_only_a_flood_is_refused_and_only_an_idle_server_is_calm() -> None:
+    assert flooded().is_refusing() is True
+    pressure = Pressure(LOAD.target, Random(1))
+    assert pressure.is_refusing() is False
+    for load, is_calm in ((0.99, True), (1.0, False), (1.5, False)):
+        pressure.sample(1.0, load)
+        assert pressure.is_calm(0) is is_calm
+
+
+@pytest.mark.parametrize("criticality", Criticality)
+def test_new_streams_are_refused_beyond_what_open_ones_may_want(
+    criticality: Criticality,
+) -> None:
+    pressure, most = Pressure(2.0, Random(1)), 2.0 * PATIENCE[criticality]
+    assert pressure.refuses_stream(most, criticality) is None
+    assert pressure.refuses_stream(most + 0.01, criticality) is Refusal.OVERLOADED
+    words = f"overloaded: 99.00 streams want to go on, and {most:g} is enough"
+    assert pressure.why_stream(99.0, criticality) == words

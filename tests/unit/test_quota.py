@@ -471,3 +471,12 @@ def test_an_account_reads_as_english() -> None:
     account.payers[CRITICAL].requests = 3
     account.payers[CRITICAL].cpu = 0.12
     assert repr(account) == "<3 requests, 0.120 CPU seconds of late, at its limit>"
+
+
+def test_who_is_admitted_pays_from_its_own_account(quota: Quota) -> None:
+    for customer in ("mail", "new"):
+        assert quota.refuses(customer, CRITICAL, 0.0) is None
+        quota.admit(customer, CRITICAL, 0.0).pay(COST)
+    used = quota.usage(1.0)
+    assert used["mail"] == used["new"] > 0.0
+    assert used[OTHERS] == 0.0
