@@ -411,6 +411,11 @@ def test_a_check_that_nobody_waits_for_changes_nothing(life: Lifecycle) -> None:
         assert life.due_at() == due
     take(life, life.lost())
     assert life.trust.checked(SERVING, 1.0) == Step()
+    other = Lifecycle(INTERVAL, Random(7))
+    take(other, other.connected(0.0, INTERVAL))
+    take(other, other.lost())
+    assert other.trust.checked(SERVING, 1.0) == Step()
+    assert not other.answers_checks()
 
 
 def test_of_calls_without_an_answer_a_check_tells_that_it_lives_and_no_state(

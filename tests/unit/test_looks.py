@@ -39,11 +39,11 @@ def test_looks_at_a_busy_server_are_ever_further_apart_and_at_a_dead_one_are_not
     None
 ):
     looks, pauses = Looks(Half()), []
-    for is_there in [True] * 7 + [False] * 2:
+    for is_there in [True] * 7 + [False] * 2 + [True]:
         looks.again(100.0, 100.0, is_there)
         pauses.append((looks.due_at or 0.0) - 100.0 - FIRST_LOOK * SPREAD)
     far = [min(FIRST_LOOK * 2**n, LOOK_PERIOD) for n in range(7)]
-    assert pauses == [*far, FIRST_LOOK, FIRST_LOOK]
+    assert pauses == [*far, *[FIRST_LOOK] * 3]
 
 
 def test_a_check_that_was_not_answered_comes_again() -> None:

@@ -1,6 +1,6 @@
 """What a client that sends little makes of what its backends say they refuse."""
 
-from math import exp
+from math import e, exp
 from random import Random
 
 import pytest
@@ -10,6 +10,7 @@ from lbclient.core.load import Load
 from lbclient.core.model import LoadReport, Verdict
 from lbclient.core.throttles.sparse_throttle import (
     FORGET,
+    FRESH,
     GROWTH,
     PERIOD,
     SparseThrottle,
@@ -85,6 +86,32 @@ def test_the_mean_of_backends_counts_and_the_newest_most() -> None:
     heard.loads[1].observe(said(0.9), 70.0)
     assert heard.throttle.hears(70.0)
     assert heard.throttle.refused == pytest.approx(0.9, abs=0.01)
+
+
+def test_a_report_that_is_5_s_older_counts_a_third_at_any_time() -> None:
+    heard, at = Heard(2), 1e6
+    heard.loads[0].observe(said(0.9), at)
+    heard.loads[1].observe(said(0.5), at + FRESH)
+    assert heard.throttle.hears(at + FRESH)
+    mean = (0.9 / e + 0.5) / (1 / e + 1)
+    assert heard.throttle.refused == pytest.approx(mean)
+
+
+def test_while_more_is_refused_than_where_all_is_well_it_does_not_grow() -> None:
+    heard = Heard()
+    assert heard.sends(10.0, 0.3) == 1.0  # it never sends more than all
+    assert heard.sends(20.0, 0.9) == pytest.approx(0.2)
+    assert heard.sends(30.0, 0.2) == pytest.approx(0.2 * 1.6)
+    assert heard.sends(30.0 + GROWTH) == pytest.approx(0.2 * 1.6)
+
+
+def test_what_has_grown_is_sent() -> None:
+    heard = Heard()
+    heard.throttle = SparseThrottle(Half(), 2.0, CRITICAL, lambda: heard.loads)
+    heard.sends(10.0, 0.9)
+    heard.sends(20.0, 0.0)
+    assert not heard.throttle.admits(20.0 + 0.5 * GROWTH)  # a third
+    assert heard.throttle.admits(20.0 + 1.2 * GROWTH)  # two thirds
 
 
 def test_one_that_tells_nothing_is_unknown_and_not_well() -> None:
