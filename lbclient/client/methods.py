@@ -127,19 +127,37 @@ class StubMethod:
         """What of `request` an attempt begins with; raises for what cannot be sent."""
         raise NotImplementedError
 
-    def call(self, request: Any, timeout: float | None, **options: Any) -> Any:
+    def call(
+        self,
+        request: Any,
+        timeout: float | None,
+        metadata: Any,
+        credentials: grpc.CallCredentials | None,
+        wait_for_ready: bool | None,
+        compression: grpc.Compression | None,
+    ) -> Any:
         balancer = self._get_balancer()
+        options = metadata, credentials, wait_for_ready, compression
         if self._interceptors:
-            return self._call_intercepted(balancer, request, timeout, **options)
-        return self._call(balancer, request, timeout, **options)
+            return self._call_intercepted(balancer, request, timeout, *options)
+        return self._call(balancer, request, timeout, *options)
 
     def _call(
-        self, balancer: Balancer, request: Any, timeout: float | None, **options: Any
+        self,
+        balancer: Balancer,
+        request: Any,
+        timeout: float | None,
+        metadata: Any,
+        credentials: grpc.CallCredentials | None,
+        wait_for_ready: bool | None,
+        compression: grpc.Compression | None,
     ) -> Any:
-        options["metadata"] = metadata = read_once(options["metadata"])
         if balancer.config.propagate_deadline:
             timeout = propagation.limited(timeout)
-        message, error = None, flaw_of(metadata)
+        message = error = None
+        if metadata is not None:
+            metadata = read_once(metadata)
+            error = flaw_of(metadata)
         try:
             message = self.prepared(request)
         except Exception as reason:
@@ -153,7 +171,6 @@ class StubMethod:
             refusal = call_throttling.refusal(balancer.throttling, level, now, metadata)
             if refusal is not None:
                 return self._throttled(balancer, refusal)
-        options["metadata"] = metadata
         hints = None
         if balancer.call_keys is not None:
             one = request if self.is_hedgeable else None  # else it is an iterator
@@ -162,8 +179,14 @@ class StubMethod:
         if on_move is not None:
             hints = hints or CallHints(self.path, criticality=level)
             hints = hints._replace(is_resumable=True)
-            options["on_move"] = on_move
-        return self._wrapped(balancer, message, level, timeout, hints, **options)
+        options = {
+            "metadata": metadata,
+            "credentials": credentials,
+            "compression": compression,
+        }
+        return self._wrapped(
+            balancer, message, level, timeout, hints, options, wait_for_ready, on_move
+        )
 
     def _failed(self, balancer: Balancer, error: Exception) -> Any:
         """A call that is over from the start."""
@@ -187,11 +210,10 @@ class StubMethod:
         criticality: Criticality,
         timeout: float | None,
         hints: CallHints | None,
-        *,
+        options: dict[str, Any],
         wait_for_ready: bool | None,
-        then: Next | None = None,
         on_move: OnMove | None = None,
-        **options: Any,
+        then: Next | None = None,
     ) -> Any:
         observed = None
         if balancer.observers.current is not None:
@@ -208,18 +230,17 @@ class StubMethod:
             hints,
             on_move,
         )
-        return self.wrapper(attempts, timeout, wait_for_ready, then=then)
+        return self.wrapper(attempts, timeout, wait_for_ready, None, then)
 
     def _call_intercepted(
         self,
         balancer: Balancer,
         request: Any,
         timeout: float | None,
-        *,
         metadata: Any,
-        credentials: Any,
+        credentials: grpc.CallCredentials | None,
         wait_for_ready: bool | None,
-        compression: Any,
+        compression: grpc.Compression | None,
     ) -> Any:
         metadata = with_compression(metadata, compression)
         details = (timeout, metadata, credentials, wait_for_ready)
@@ -242,10 +263,10 @@ class StubMethod:
             self._get_balancer(),  # the channel may be closed by now
             request,
             details.timeout,
-            metadata=details.metadata,
-            credentials=details.credentials,
-            wait_for_ready=details.wait_for_ready,
-            compression=None,  # in the metadata by now
+            details.metadata,
+            details.credentials,
+            details.wait_for_ready,
+            None,  # the compression is in the metadata by now
         )
 
     def _renamed(self, path: str) -> "StubMethod":
@@ -278,12 +299,7 @@ class _UnaryRequest(StubMethod):
         compression: grpc.Compression | None = None,
     ) -> Any:
         return self.call(
-            request,
-            timeout,
-            metadata=metadata,
-            credentials=credentials,
-            wait_for_ready=wait_for_ready,
-            compression=compression,
+            request, timeout, metadata, credentials, wait_for_ready, compression
         )
 
 
@@ -306,10 +322,10 @@ class _StreamRequest(StubMethod):
         return self.call(
             request_iterator,
             timeout,
-            metadata=metadata,
-            credentials=credentials,
-            wait_for_ready=wait_for_ready,
-            compression=compression,
+            metadata,
+            credentials,
+            wait_for_ready,
+            compression,
         )
 
 
@@ -370,10 +386,12 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
                 level,
                 timeout,
                 hints,
-                metadata=metadata,
-                credentials=credentials,
-                wait_for_ready=wait_for_ready,
-                compression=compression,
+                {
+                    "metadata": metadata,
+                    "credentials": credentials,
+                    "compression": compression,
+                },
+                wait_for_ready,
                 # Another pick would pass its turn, or its trial, on to nobody.
                 then=None if backend is None else Next(0.0, backend, now),
             )

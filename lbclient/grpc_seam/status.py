@@ -159,13 +159,16 @@ def is_provisional(call: Any) -> bool:
     status, of why it failed, comes a little later.
     """
     try:
-        code = call._cython_call._status.code()
-        details = call._cython_call._status.details()
+        status = call._cython_call._status
+        is_so = status.code() == INTERNAL and status.details() == _PROVISIONAL
     except AttributeError as error:
         if not is_news(error):
             return False
-        code, details = step(call.code()).value[0], step(call.details())
-    return bool(code == INTERNAL and details == _PROVISIONAL)
+        return bool(
+            step(call.code()).value[0] == INTERNAL
+            and step(call.details()) == _PROVISIONAL
+        )
+    return bool(is_so)
 
 
 def is_of_a_write(error: Exception) -> bool:

@@ -47,7 +47,6 @@ CANCELLED_DETAILS = "Locally cancelled by application!"
 
 
 OK = grpc.StatusCode.OK
-PARTS = "code", "details", "debug_error_string", "trailing_metadata"  # of a status
 PAUSE, PATIENCE = 0.001, 200  # seconds, times: how long a true status may take
 
 
@@ -374,7 +373,8 @@ class Call:
                 if end.error is not None:
                     return getattr(end.error, question)()
                 # It has ended with OK, and a write failed because of that.
-                return answer if end.served is None else end.served[question]
+                served = end.served
+                return answer if served is None else _part_of_ok(question, served)
             answer = await self._ask(question)
         return answer
 
@@ -488,7 +488,7 @@ class AttemptEnd:
 
     leave_to_other: Callable[["AttemptEnd", Any, int, Trailers], bool] | None = None
     error: grpc.aio.AioRpcError | None = None  # of a stream that may be written to yet
-    served: dict[str, Any] | None = None  # the parts of its status, if that is OK
+    served: Trailers | None = None  # the trailers, if its status is OK
 
     def __init__(
         self,
@@ -550,9 +550,13 @@ class AttemptEnd:
         if code:
             self.error = error_of(inner)
         else:
-            metadata = grpc.aio.Metadata(*trailers)
-            parts = OK, "", "", metadata
-            self.served = dict(zip(PARTS, parts, strict=True))
+            self.served = trailers
+
+
+def _part_of_ok(question: str, trailers: Trailers) -> Any:
+    if question == "trailing_metadata":
+        return grpc.aio.Metadata(*trailers)
+    return OK if question == "code" else ""
 
 
 class UnaryResponse(Call):
