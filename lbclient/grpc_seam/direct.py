@@ -49,7 +49,10 @@ _OF_STREAMS = (
 # What `own_call` and `own_streams` ask of grpc.aio's call object, from its first moment
 # on.
 _READ = ("_preparation", "_read", "_raise_for_status", "_response_deserializer")
-_WRITTEN = ("_write", "_metadata_sent", "_done_writing_flag", "_request_serializer")
+_WRITTEN = (
+    *("_consume_request_iterator", "_write", "_done_writing"),
+    *("_metadata_sent", "_done_writing_flag", "_request_serializer"),
+)
 _OF_CALL = {
     "unary_unary": ("_call_response", "_request"),
     "unary_stream": (*_READ, "_send_unary_request", "_request", "_context"),

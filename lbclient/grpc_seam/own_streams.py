@@ -115,9 +115,34 @@ class _Writing(_Own):
     """Writes requests."""
 
     _done_writing_flag: bool
+    _done_writing: Any
     _metadata_sent: Any
     _request_serializer: Any
     done: Any
+
+    async def _consume_request_iterator(self, iterator: Any) -> None:
+        requests = getattr(iterator, "requests", None)  # of `calls.request_stream`
+        if requests is None:
+            await super()._consume_request_iterator(iterator)  # type: ignore[misc]
+            return
+        try:
+            while True:
+                requests.taking()
+                try:
+                    request = await requests.source.__anext__()
+                    requests.took(request)
+                except StopAsyncIteration:
+                    break
+                finally:
+                    requests.left()
+                try:
+                    await self._write(request)
+                except grpc.aio.AioRpcError:
+                    return
+            await self._done_writing()
+        except BaseException as error:  # as in grpc.aio: whatever its iterator raises
+            logger.debug("requests could not be taken", reason=error)
+            self.cancel()
 
     async def _write(self, request: Any) -> None:
         if self._done_writing_flag or self.done():

@@ -44,7 +44,9 @@ class Requests:
         self._attempts += 1
         if isinstance(self._source, AsyncIterable):
             self._iterator = self._iterator or aiter(self._source)
-            return self._asynchronously(self._attempts)
+            if self._attempts == 1:
+                return FirstAttempt(self)
+            return self.in_turn(self._attempts)
         if isinstance(self._source, Iterable):
             self._iterator = self._iterator or iter(self._source)
             return self._synchronously(self._attempts)
@@ -56,6 +58,28 @@ class Requests:
         self._source = ()
         self._iterator = iter(())
         self._kept.clear()
+
+    # --- what is taken --------------------------------------------------------------
+
+    @property
+    def source(self) -> AsyncIterator[Any]:
+        """The caller's own iterator. A first attempt may take from it directly, between
+        `taking` and `left`."""
+        source: AsyncIterator[Any] = self._iterator
+        return source
+
+    def taking(self) -> None:
+        self._is_taken = True
+
+    def took(self, request: Any) -> None:
+        """A first attempt has taken it."""
+        self._keep(request, 1)
+
+    def left(self) -> None:
+        self._is_taken = False
+        if self._free is not None:
+            self._free.set()
+            self._free = None
 
     def _keep(self, request: Any, attempt: int) -> None:
         if not self.are_repeatable:
@@ -76,7 +100,7 @@ class Requests:
             self._keep(request, attempt)
             yield request
 
-    async def _asynchronously(self, attempt: int) -> AsyncIterator[Any]:
+    async def in_turn(self, attempt: int) -> AsyncIterator[Any]:
         given, kept = 0, self._kept
         while True:
             if given < len(kept):
@@ -93,9 +117,17 @@ class Requests:
                 except StopAsyncIteration:
                     return
                 finally:
-                    self._is_taken = False
-                    if self._free is not None:
-                        self._free.set()
-                        self._free = None
+                    self.left()
             given += 1
             yield request
+
+
+class FirstAttempt:
+    """The requests of a first attempt, for grpc.aio to iterate over. A call of our own
+    kind takes `requests` from where they are, which spares a generator."""
+
+    def __init__(self, requests: Requests) -> None:
+        self.requests = requests
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self.requests.in_turn(1)
