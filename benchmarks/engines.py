@@ -14,8 +14,10 @@ pickers those of production; all get the same prompts at the same times.
     max/mean    of the seconds in which each engine computed prompts
 
 Consistent hashing has the first block of a conversation that others do not share as its
-key: it knows one key of a call. Cache-aware routing has all blocks. Exit status 1 if it
-misses a target, with the trace and one client: hit 0.19, p90 1,600 ms.
+key: it knows one key of a call. Cache-aware routing has all blocks. A prompt comes to
+any client, `--by-conversation` to that of its conversation; clients hear of each
+engine's queue every `--health` seconds. Exit status 1 if cache-aware routing misses a
+target, with the trace and one client: hit 0.19, p90 1,600 ms.
 """
 
 import json
@@ -40,6 +42,7 @@ from lbclient.pickers import (
 )
 from lbclient.sim.engine import BLOCK, EngineModel, Prompt
 from lbclient.sim.engine_fleet import (
+    HEALTH_INTERVAL,
     EngineFleet,
     EngineResult,
     KeysOf,
@@ -168,6 +171,8 @@ def main() -> int:
     parser.add_argument("--blocks", type=int, default=840, metavar="N")
     parser.add_argument("--price", type=float, metavar="SECONDS", help="of a miss")
     parser.add_argument("--only", choices=[*PICKERS])
+    parser.add_argument("--health", type=float, default=HEALTH_INTERVAL, metavar="S")
+    parser.add_argument("--by-conversation", action="store_true", help="see above")
     given = parser.parse_args()
     if given.price is not None:
         factory = partial(CacheAware, miss_cost=given.price)
@@ -189,7 +194,12 @@ def main() -> int:
         model = EngineModel(blocks=given.blocks)
         for clients in numbers(given.clients):
             for name in PICKERS if given.only is None else (given.only,):
-                more = {"model": model, "engines": given.engines}
+                more = {
+                    "model": model,
+                    "engines": given.engines,
+                    "health_interval": given.health,
+                    "by_conversation": given.by_conversation,
+                }
                 found.append(run(name, prompts, clients, seed, **more))
                 say(found[-1])
                 is_ours = name == "cache aware" and clients == 1

@@ -1,7 +1,7 @@
 """A fleet of modelled engines, and clients that send them prompts by one picker.
 
 Pickers are those of production, and see what a channel shows them: the first token and
-the end of each answer, with a report at its end and another each `HEALTH_INTERVAL`.
+the end of each answer, with a report at its end and another each health interval.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,6 +16,7 @@ from lbclient.core.model import Endpoint, LoadReport, Outcome, State, Verdict
 from lbclient.core.protocols import PickerFactory
 from lbclient.core.report.latency import LatencyEstimate
 from lbclient.core.report.named_metrics import LEAST
+from lbclient.core.routing.key_hash import hash64
 from lbclient.core.routing.keyed_picks import answered_by, sees_calls
 from lbclient.sim.engine import Engine, EngineModel, Prompt, Running
 
@@ -114,7 +115,8 @@ class EngineResult(NamedTuple):
 
 
 class EngineFleet:
-    """Plays prompts on engines, by one picker for each client."""
+    """Plays prompts on engines, by one picker for each client. A prompt comes to any
+    client; `by_conversation`: to that of its conversation."""
 
     def __init__(
         self,
@@ -126,7 +128,11 @@ class EngineFleet:
         engines: int = 16,
         clients: int = 1,
         seed: int = 1,
+        health_interval: float = HEALTH_INTERVAL,
+        by_conversation: bool = False,
     ) -> None:
+        self._health_interval = health_interval
+        self._by_conversation = by_conversation
         self._prompts = prompts
         self._keys_of = keys_of
         model = EngineModel() if model is None else model
@@ -151,7 +157,7 @@ class EngineFleet:
         for number, prompt in enumerate(self._prompts):
             self._at(prompt.at, self._send, number)
         for client in range(len(self.pickers)):
-            first = self._rng.random() * HEALTH_INTERVAL
+            first = self._rng.random() * self._health_interval
             self._at(first, self._check_health, client)
         self._at(0.0, self._tick)
         while self._left:
@@ -161,7 +167,10 @@ class EngineFleet:
 
     def _send(self, now: float, number: int) -> None:
         prompt = self._prompts[number]
-        client = self._rng.randrange(len(self.pickers))
+        if self._by_conversation:
+            client = hash64(conversation_key(prompt)[0]) % len(self.pickers)
+        else:
+            client = self._rng.randrange(len(self.pickers))
         picker, ready = self.pickers[client], self._nodes[client]
         call = CallHints(METHOD, self._keys_of(prompt))
         if sees_calls(picker):
@@ -223,7 +232,7 @@ class EngineFleet:
     def _check_health(self, now: float, client: int) -> None:
         for node in self._nodes[client]:
             node.load.observe(node.engine.report(), now)
-        self._at(now + HEALTH_INTERVAL, self._check_health, client)
+        self._at(now + self._health_interval, self._check_health, client)
 
     def _tick(self, now: float, _: None) -> None:
         for engine in self.engines:
