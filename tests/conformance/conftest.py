@@ -14,6 +14,10 @@ from tests.conformance.differences import BEFORE_1_84  # noqa: E402 - likewise
 from tests.conformance.script import Script  # noqa: E402 - likewise
 from tests.hosts import hosting  # noqa: E402 - likewise
 
+# While there is a channel gRPC keeps its threads. Else the stop of a last server waits
+# for their end and holds the GIL, which a thread wants that frees call credentials.
+KEEPS_THREADS = grpc.insecure_channel("ipv4:127.0.0.1:1")
+
 
 @pytest.fixture
 async def script() -> Script:
