@@ -36,6 +36,7 @@ LIMITED = {
     "test_next_to_nothing_comes_to_a_loop_that_is_closed": UNSEEN,
     "test_health_passes_by_what_instruments_grpc_aio_server": NOT_FIRST,
     "test_refusals_pass_by_what_instruments_grpc_aio_server": NOT_FIRST,
+    "test_health_passes_by_what_instruments_grpc_server": "refuses health streams",
 }
 
 
