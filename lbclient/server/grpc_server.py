@@ -115,13 +115,9 @@ class Server(ReportingServer, grpc.aio.Server):
     def add_registered_method_handlers(
         self, service_name: str, method_handlers: Mapping[str, Handler]
     ) -> None:
-        generic = self._generic(service_name, method_handlers)
-        if self._intercepts:
-            self._brought.append(generic)
-            self._inner.add_registered_method_handlers(service_name, method_handlers)
-            return
-        # grpcio finds these without looking at a request's metadata, as we must.
-        self.add_generic_rpc_handlers((generic,))
+        # grpcio takes requests for registered methods from gRPC's core by themselves,
+        # and finds their handlers without looking at metadata. We must see both.
+        self.add_generic_rpc_handlers((self._generic(service_name, method_handlers),))
 
     def _health_handler(self, details: grpc.HandlerCallDetails) -> Handler | None:
         generic = self._health.get(details.method)

@@ -116,6 +116,33 @@ async def test_what_waits_when_a_server_stops_does_not_keep_it() -> None:
     assert len(server._gate.core.intake) == 0
 
 
+class Continuing(grpc.aio.ServerInterceptor):
+    async def intercept_service(self, continuation: Any, details: Any) -> Any:
+        return await continuation(details)
+
+
+async def test_requests_that_interceptors_see_do_not_look_as_if_they_waited() -> None:
+    """As generated code registers its methods: taken for waiting ones, they would have
+    all that come later refused."""
+
+    async def respond(request: bytes, _context: Any) -> bytes:
+        return request
+
+    server = lbclient.server(interceptors=[Continuing()])
+    handler: Any = grpc.unary_unary_rpc_method_handler(respond)
+    server.add_registered_method_handlers("a.B", {"C": handler})
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        method: Any = channel.unary_unary("/a.B/C", _registered_method=True)  # type: ignore[call-arg,unused-ignore]
+        for _ in range(5):
+            assert await method(b"x", timeout=20) == b"x"
+    core = server._gate.core
+    assert core.intake.taken == 5
+    assert not core.count(core.intake.taken)
+    await server.stop(None)
+
+
 def flood(
     port: int, calls: int, blocked: Path
 ) -> tuple[Counter[str], dict[str, int], int]:
