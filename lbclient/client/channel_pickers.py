@@ -68,7 +68,12 @@ class ChannelPickers:
             make, self._spillover = self._spillover, None
             if make is not None and not isinstance(self.current, Spillover):
                 self.current = make(Random(self._rng.getrandbits(64)))
-                for follower in (self.probing, self.answers, self.guests):
+                for follower in (
+                    self.probing,
+                    self.answers,
+                    self.guests,
+                    self.streams,
+                ):
                     follower.serve(self.current)
 
     # --- what they count -------------------------------------------------------

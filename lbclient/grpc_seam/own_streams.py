@@ -54,6 +54,7 @@ class _Reading(_Own):
     _response_deserializer: Any
     _is_prepared = False
     _is_at_end = False
+    _is_reading = False
 
     def __aiter__(self) -> Any:
         return self
@@ -61,6 +62,9 @@ class _Reading(_Own):
     async def __anext__(self) -> Any:
         if self._is_at_end:
             raise StopAsyncIteration
+        if self._is_reading:  # by another task, as grpc.aio's generator would say
+            raise RuntimeError("anext(): asynchronous generator is already running")
+        self._is_reading = True
         try:
             if not self._is_prepared:  # as in `_read`, without its frame
                 await self._preparation
@@ -80,6 +84,8 @@ class _Reading(_Own):
         except BaseException:
             self._is_at_end = True
             raise
+        finally:
+            self._is_reading = False
         decode = self._response_deserializer
         return data if decode is None else _decoded(data, decode)
 

@@ -68,6 +68,18 @@ async def test_a_call_has_one_iterator(side: Side, kind: str) -> Any:
 
 @on_both
 @each_stream
+async def test_only_one_task_at_a_time_may_iterate(side: Side, kind: str) -> Any:
+    call = await side.begin(kind, sending="write", do="initial hang")
+    await call.initial_metadata()
+    one = asyncio.create_task(anext(aiter(call)))
+    await asyncio.sleep(0)
+    second = await outcome(anext(aiter(call)))
+    call.cancel()
+    return second, await outcome(one)
+
+
+@on_both
+@each_stream
 async def test_a_reader_may_not_iterate(side: Side, kind: str) -> Any:
     call = await side.begin(kind)
     first = await call.read()

@@ -224,6 +224,69 @@ async def test_streams_leave_a_connection_that_gets_goaway() -> None:
         await asyncio.gather(*running, return_exceptions=True)
 
 
+async def test_streams_outlive_connections_that_a_backend_only_renews() -> None:
+    """As a proxy does after so many requests: nothing happens to its streams."""
+    async with AsyncExitStack() as stack:
+        tasks = [
+            await stack.enter_async_context(
+                hosting(
+                    METHODS,
+                    options=[("grpc.max_connection_age_ms", 300)],
+                    utilization=lambda: 0.1,
+                )
+            )
+            for _ in range(2)
+        ]
+        target = "ipv4:" + ",".join(task.address for task in tasks)
+        channel = await stack.enter_async_context(lbclient.insecure_channel(target))
+        await channel.channel_ready()
+        pool = channel.balancer().pool
+        await eventually(lambda: len(pool.ready) == 2)
+        readers = [Reader(channel) for _ in range(4)]
+        running = [asyncio.create_task(reader.run()) for reader in readers]
+        await eventually(lambda: all(reader.read for reader in readers))
+        began = [node.ended_connections() for node in pool.nodes.values()]
+        await eventually(
+            lambda: all(
+                node.ended_connections() >= before + 8
+                for node, before in zip(pool.nodes.values(), began, strict=True)
+            ),
+            turns=4000,
+        )
+        assert channel.statistics().stream_moves == 0
+        assert not any(task.done() for task in running)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+async def test_who_is_asked_may_end_the_other_streams(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with AsyncExitStack() as stack:
+        tasks = await hosts(stack, 2)
+        target = "ipv4:" + ",".join(task.address for task in tasks)
+        channel = await stack.enter_async_context(lbclient.insecure_channel(target))
+        await channel.channel_ready()
+        await eventually(lambda: len(channel.balancer().pool.ready) == 2)
+        calls: list[Any] = []
+
+        def end_all() -> None:
+            for call in calls:
+                call.cancel()
+
+        numbers_of: Any = channel.unary_stream(NUMBERS)
+        with lbclient.resumable(end_all):
+            calls += [numbers_of(b"0") for _ in range(8)]
+        for call in calls:
+            assert await call.read() == b"1"
+        first = lbclient.info(calls[0]).backend
+        next(task for task in tasks if task.address == first).server.lame_duck()
+        await eventually(lambda: all(call.done() for call in calls), turns=4000)
+        assert channel.statistics().stream_moves == 1
+        assert not caplog.records
+
+
 async def test_on_move_tells_a_stream_of_another_kind() -> None:
     async with AsyncExitStack() as stack:
         tasks = await hosts(stack, 2)

@@ -7,7 +7,7 @@ asked and opens another, which is picked anew.
 
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from itertools import islice
 from threading import get_ident
@@ -72,18 +72,28 @@ class OpenStream:
 
 class _OnBackend:
     """The streams of one backend, oldest first. `going` were asked and are not gone,
-    and `movable` can be asked: all but these and those with a key."""
+    and `movable` can be asked: all but these and those with a key. Of a backend that
+    `leaves` they will be ended."""
 
-    __slots__ = ("_ended", "backend", "going", "movable", "streams")
+    __slots__ = ("_ended", "backend", "going", "leaves", "movable", "streams")
 
     def __init__(self, backend: "Backend") -> None:
         self.backend, self._ended = backend, backend.ended_connections()
         self.streams: dict[OpenStream, None] = {}
         self.going = self.movable = 0
+        self.leaves = False
 
     def outlived_connection(self) -> bool:
         """Whether their connection has ended for new calls, and soon for them."""
         return self.backend.ended_connections() != self._ended
+
+    def take_over(self, other: "_OnBackend") -> None:
+        """Counts the streams of another one as its own."""
+        for stream in other.streams:
+            stream.home = self
+        self.streams = other.streams | self.streams
+        self.going += other.going
+        self.movable += other.movable
 
 
 class ResumableStreams:
@@ -109,8 +119,8 @@ class ResumableStreams:
         self._moves: StreamMoves[Backend | _OnBackend] = StreamMoves(
             rng, config.stream_move_rate, context.clock()
         )
-        self._home_of = home_of(picker)
         self._bound: dict[OpenStream, None] = {}  # with keys; who was looked at is last
+        self.serve(picker)
         self._thread, self._on_loop = get_ident(), on_loop
         self._connections = connections
         self._outliers = outliers
@@ -124,6 +134,12 @@ class ResumableStreams:
         self._going: dict[OpenStream, None] = {}  # asked, in this order, and not gone
         self._has_failed = False
         self._look = Alarm(context.tasks, self._look_at_all)
+
+    def serve(self, picker: object) -> None:
+        """Another picker is the channel's from now on."""
+        self._home_of = home_of(picker)
+        if self._home_of is None:
+            self._bound.clear()
 
     def begun(
         self, call: StreamCall, backend: "Backend", inner: Any, hints: CallHints | None
@@ -203,6 +219,8 @@ class ResumableStreams:
         if room <= 0 or self._home_of is None:
             return
         for stream in list(islice(self._bound, MOST_STRAYS)):
+            if stream not in self._bound:
+                continue  # ended by the application, as another one was asked
             if self._is_stray(stream, now):
                 self._ask(stream, now)
                 room -= 1
@@ -222,15 +240,13 @@ class ResumableStreams:
         return home is not None and home is not stream.home.backend
 
     def _seen(self, now: float) -> dict["Backend | _OnBackend", BackendStreams]:
-        for key, home in list(self._open.items()):
-            if home.outlived_connection():
-                self._left[self._open.pop(key)] = None
         pool = self._connections.pool
+        serving = [node for node in pool.nodes.values() if pool.takes(node)]
+        self._find_left(serving)
         staying = tuple(
             node
-            for node in pool.nodes.values()
-            if pool.takes(node)
-            and not any(self._outliers.is_ejected(key, node) for key in self._methods)
+            for node in serving
+            if not any(self._outliers.is_ejected(key, node) for key in self._methods)
         )
         even = self.picker.look(staying, now) if staying else {}
         seen: dict[Backend | _OnBackend, BackendStreams] = dict(even.items())
@@ -242,12 +258,28 @@ class ResumableStreams:
             seen[home] = _of_leaving(home, leaves=True)
         return seen
 
+    def _find_left(self, serving: Collection["Backend"]) -> None:
+        """Tells streams whose backend leaves, or has been replaced at its address, from
+        those whose connection was merely renewed: a proxy does that all the time."""
+        for key, home in list(self._open.items()):
+            home.leaves = home.backend.state is State.LAME_DUCK
+            if home.outlived_connection():
+                self._left[self._open.pop(key)] = None
+        for home in list(self._left):
+            home.leaves = home.leaves or home.backend not in serving
+            if not home.leaves:
+                del self._left[home]
+                found = self._open.setdefault(home.backend, _OnBackend(home.backend))
+                found.take_over(home)
+
     def _ask_some(
         self, found: _OnBackend, count: int, leaves: bool, now: float
     ) -> None:
         for stream in list(found.streams):
             if count <= 0:
                 return
+            if stream not in found.streams:
+                continue  # ended by the application, as another one was asked
             if stream.asked_at is None and (leaves or not stream.is_bound):
                 count -= 1
                 self._ask(stream, now)
