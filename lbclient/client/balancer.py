@@ -243,6 +243,11 @@ class Balancer:
 
     def _left(self, backend: Backend) -> None:
         """A call is not there any more."""
+        # One that is collected, or cancelled, between two runs of the loop ends there,
+        # where nothing can begin: a probe needs a task.
+        if not self.loop.is_running():
+            self._on_loop(self._left, backend)
+            return
         self.connections.call_left(backend)
         if self.pending.waiters:
             self.pending.serve()

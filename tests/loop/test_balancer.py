@@ -24,6 +24,7 @@ from lbclient.core.model import State
 from lbclient.core.outliers.standing import PATIENCE
 from lbclient.core.retries.retry import ATTEMPTS, BURST, RATIO
 from lbclient.metrics import samples
+from lbclient.testing.virtual_loop import VirtualLoop
 from lbclient.v1 import load_pb2
 from tests.loop.fleet import (
     CHECKS,
@@ -417,6 +418,25 @@ async def test_who_comes_late_does_not_overtake_who_waits() -> None:
         assert numbers(server) == [1, 2, 3]
         assert fleet.channel.statistics().waited == 2
         assert fleet.channel.statistics().waited_seconds == pytest.approx(MOMENT)
+
+
+def test_a_call_that_ends_between_two_runs_of_the_loop_lets_one_in() -> None:
+    """As the caller cancels it there, or as it is collected."""
+
+    async def call_twice() -> tuple[Fleet, Any, Any]:
+        fleet = await Fleet(1, picker="prequal", active_limit=1).__aenter__()
+        fleet.servers[0].serve = hold
+        calls = fleet.call(), fleet.call(timeout=1.0)
+        await asyncio.sleep(MOMENT)
+        fleet.servers[0].serve = FakeCall.serve
+        return fleet, *calls
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        fleet, first, second = runner.run(call_twice())
+        assert first.cancel()
+        assert not second.done()
+        assert failures(runner.run(outcomes([second]))) == []
+        runner.run(fleet.__aexit__(None, None, None))
 
 
 async def test_nor_in_the_turn_in_which_a_backend_becomes_ready() -> None:

@@ -155,4 +155,17 @@ KEPT: dict[str, AnyPlan] = {
         (Fault(2.1, "crash", 1, 0.2),),
         tuple(CallPlan(n, 2.0, PUT, None, 0.5) for n in range(120)),
     ),
+    "who waits begins between two runs of the loop": Plan(
+        1,
+        6.0,
+        0.001,
+        (("picker", "prequal"), ("active_limit", 1)),
+        (ONE,),
+        (),
+        (
+            CallPlan(78, 4.2, LIST, 20.0, 0.01, parts=3, stops=(0.0, "drop")),
+            CallPlan(98, 5.0, PUT, 20.0, 0.5),
+        ),
+        intercepts=True,
+    ),
 }

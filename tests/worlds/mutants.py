@@ -112,6 +112,12 @@ MUTANTS = [
         "        self.connections.call_left(backend)\n        if False:",
     ),
     Mutant(
+        "who waits begins between two runs of the loop",
+        "client/balancer.py",
+        "        if not self.loop.is_running():",
+        "        if False:",
+    ),
+    Mutant(
         "a cancelled wait is not counted",
         "client/calls/wrapped.py",
         "self._balancer.call_ends.count(\n            grpc.StatusCode.CANCELLED",
