@@ -11,6 +11,7 @@ from typing import Any, Self
 import grpc
 import grpc.aio
 
+from lbclient.core.text import printable
 from lbclient.testing.fake_calls import (
     FakeCall,
     FakeMethod,
@@ -22,6 +23,8 @@ from lbclient.testing.fake_calls import (
 )
 
 Connectivity = grpc.ChannelConnectivity
+
+MOST_NAMES = 10  # methods that an error names
 
 
 def _method(kind: type[Any]) -> Callable[..., Any]:
@@ -76,8 +79,14 @@ class FakeChannel(grpc.aio.Channel):
                 return answers[0] if len(answers) == 1 else answers.pop(0)
         raise AssertionError(
             f"{path} was called, but has no answer: channel.answer({_names(path)[1]!r},"
-            " ...) sets one"
+            f" ...) sets one; answers are set for {self._answered()}"
         )
+
+    def _answered(self) -> str:
+        """The methods that have answers, for an error."""
+        names = sorted(self._scripts)
+        more = ", ..." if len(names) > MOST_NAMES else ""
+        return printable(", ".join(names[:MOST_NAMES])) + more or "no method"
 
     def __repr__(self) -> str:
         return "\n".join(

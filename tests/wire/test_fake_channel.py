@@ -277,6 +277,13 @@ async def test_what_a_script_forgot_or_mistook() -> None:
     stub: Any = SearchStub(channel)
     with pytest.raises(AssertionError, match=r"has no answer: channel\.answer\('Sear"):
         await stub.Search(Query())
+    with pytest.raises(AssertionError, match=r"answers are set for no method$"):
+        await stub.Search(Query())
+    others = FakeChannel()
+    for number in range(12):
+        others.answer(f"Find{number:02}", Answer())
+    with pytest.raises(AssertionError, match=r"set for Find00, .*, Find09, \.\.\.$"):
+        await SearchStub(others).Search(Query())
     channel.answer("Search", Query())
     with pytest.raises(TypeError, match="answers with Answer, its script has Query"):
         await stub.Search(Query())
