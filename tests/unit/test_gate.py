@@ -97,7 +97,7 @@ def test_an_overloaded_task_says_why_and_that_nothing_was_executed() -> None:
     assert answer.code is StatusCode.UNAVAILABLE
     assert answer.trailers == ((wire.REFUSAL_KEY, "overloaded"),)
     assert "load is" in answer.details
-    assert f"{LOAD.target:g} is enough" in answer.details
+    assert f"the limit {LOAD.target:g}" in answer.details
 
 
 def test_a_last_attempt_is_told_not_to_retry_in_words_of_stock_clients_too() -> None:
@@ -271,7 +271,7 @@ def test_what_waits_unseen_for_a_part_of_its_time_is_too_much() -> None:
     assert 0.4 < task.refused() < 1.0
     answer = next(answer for answer in (task.ask() for _ in range(MANY)) if answer)
     target = task.gate.core.delay.target
-    assert f"queue delay is 0.50 s, and {target:.2g} is enough" in answer.details
+    assert f"queue delay is 0.50 s, the limit {target:.2g} s" in answer.details
     assert target >= QUEUE_DELAY.share
     key = wire.CRITICALITY_KEY
     low = high = 0
@@ -342,7 +342,7 @@ def test_each_signal_refuses_by_itself() -> None:
     assert task.refused() > 0.9
     answer = task.ask()
     assert answer is not None
-    assert "disk is 3.00, and 1 is enough" in answer.details
+    assert "disk is 3.00, the limit 1" in answer.details
 
 
 def test_a_combination_refuses_where_none_of_its_parts_would() -> None:

@@ -51,7 +51,7 @@ def test_a_flood_is_refused_and_a_last_attempt_may_not_try_elsewhere() -> None:
     critical = Criticality.CRITICAL
     assert pressure.refuses(critical, 0, 10.0) is Refusal.OVERLOADED
     assert pressure.refuses(critical, ATTEMPTS - 1, 10.0) is Refusal.DONT_RETRY
-    assert "load is 1000000000.00, and 8 is enough" in pressure.why()
+    assert "load is 1000000000.00, the limit 8" in pressure.why()
 
 
 def test_what_is_cheaper_than_something_refused_lately_yields() -> None:
@@ -72,7 +72,7 @@ def test_who_waits_too_long_in_the_core_is_refused_by_the_queue_delay() -> None:
     delay.admissible, delay.seconds, delay.target = 0.0, 1.0, 0.2
     pressure.sample(0.1, 0.0)
     assert pressure.refuses(Criticality.CRITICAL, 0, 0.1) is Refusal.OVERLOADED
-    assert f"{QUEUE_NAME} is 1.00 s, and 0.2 is enough" in pressure.why()
+    assert f"{QUEUE_NAME} is 1.00 s, the limit 0.2 s" in pressure.why()
     assert not pressure.is_calm(active=0)
     delay.admissible = 1.0
     pressure.sample(0.2, 0.0)
@@ -156,5 +156,5 @@ def test_new_streams_are_refused_beyond_what_open_ones_may_want(
     pressure, most = Pressure(2.0, Random(1)), 2.0 * PATIENCE[criticality]
     assert pressure.refuses_stream(most, criticality) is None
     assert pressure.refuses_stream(most + 0.01, criticality) is Refusal.OVERLOADED
-    words = f"overloaded: 99.00 streams want to go on, and {most:g} is enough"
+    words = f"overloaded: 99.00 streams want to go on, the limit is {most:g}"
     assert pressure.why_stream(99.0, criticality) == words

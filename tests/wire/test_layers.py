@@ -34,7 +34,7 @@ ARITIES = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
 KINDS = [(arity, kind) for arity in ARITIES for kind in ("async", "sync")]
 KINDS += [("unary_stream", "generator"), ("stream_stream", "generator")]
 FULL = ServerConfig(signals={"test": lambda: 1000.0})
-TOO_MUCH = "test is 1000.00, and 1 is enough"
+TOO_MUCH = "test is 1000.00, the limit 1"
 NOT_AGAIN = [
     (wire.REFUSAL_KEY, Refusal.DONT_RETRY.value),
     (wire.PUSHBACK_KEY, "-1"),

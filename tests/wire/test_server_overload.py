@@ -130,7 +130,7 @@ async def test_what_is_refused_is_neither_read_nor_begun(
     )
     _, call = await ask(channel, arity)
     assert await call.code() is StatusCode.UNAVAILABLE
-    assert "test is 1000.00, and 1 is enough" in await call.details()
+    assert "test is 1000.00, the limit 1" in await call.details()
     trailers = await call.trailing_metadata()
     assert trailers[wire.REFUSAL_KEY] == "overloaded"
     assert wire.find_report(trailers) is not None

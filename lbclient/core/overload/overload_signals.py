@@ -241,15 +241,15 @@ class Pressure:
             return "overloaded: what is more critical was refused a moment ago"
         if worst == QUEUE_NAME:
             value, target = self._delay.seconds, self._delay.target
-            return f"overloaded: {worst} is {value:.2f} s, and {target:.2g} is enough"
+            return f"overloaded: {worst} is {value:.2f} s, the limit {target:.2g} s"
         signal = self._signals[worst]
         value = signal.target + self.admission.excess * signal.width
         value = self.load if worst == LOAD.name else value
-        return f"overloaded: {worst} is {value:.2f}, and {signal.target:g} is enough"
+        return f"overloaded: {worst} is {value:.2f}, the limit {signal.target:g}"
 
     def why_stream(self, load: float, criticality: Criticality) -> str:
         most = self._most * PATIENCE[criticality]
-        return f"overloaded: {load:.2f} streams want to go on, and {most:g} is enough"
+        return f"overloaded: {load:.2f} streams want to go on, the limit is {most:g}"
 
     def is_calm(self, active: int) -> bool:
         """Whether all signals are below their targets, so that requests are admitted
