@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from lbclient.config.fields import Setting
 from lbclient.config.near_misses import closest, like
-from lbclient.core.errors import ConfigError
-from lbclient.core.text import harmless, printable
+from lbclient.core.errors import MOST_WORDS, ConfigError
+from lbclient.core.text import brief, harmless, printable
 
 
 class FileValues(NamedTuple):
@@ -24,6 +24,14 @@ class FileValues(NamedTuple):
     values: dict[str, Any]
     sources: dict[str, str]
     tables: dict[str, bool]
+
+
+class UnknownSetting(ConfigError):
+    """A table of the file has a name that is no setting; `field` is the table."""
+
+    def __str__(self) -> str:
+        said = f"unknown setting {brief(self.value)} in {self.field}; {self.want}"
+        return printable(f"{self.source}: {said}", MOST_WORDS)
 
 
 class TableReader:
@@ -86,12 +94,13 @@ class TableReader:
             try:
                 setting.kind.check(name, said)
             except ConfigError as error:
+                want = error.want + without_quotes(setting, said)
                 place = self._place(key)
-                raise ConfigError(error.field, error.value, error.want, place) from None
+                raise ConfigError(error.field, error.value, want, place) from None
 
     def _unknown(self, name: str) -> ConfigError:
         want = like(name, self._settings)
-        return ConfigError(f"name in [{self._section}]", name, want, self._path)
+        return UnknownSetting(f"[{self._section}]", name, want, self._path)
 
     def _unknown_in(self, key: str, name: str, table: Mapping[str, Any]) -> ConfigError:
         """A name in a table that may be no channel's: but a misspelt setting whose
@@ -101,15 +110,30 @@ class TableReader:
             return self._unknown(key)
         want = like(name, self._settings)
         if isinstance(table[name], dict) and not is_like_settings:
-            want = f'quotes around the whole: [{self._section}."{shown(key)}.{name}"]'
-        field = f"name in {self._table(key)}"
-        return ConfigError(field, name, want, self._path)
+            want = (
+                f'want quotes around the whole: [{self._section}."{shown(key)}.{name}"]'
+            )
+        return UnknownSetting(self._table(key), name, want, self._path)
 
     def _table(self, key: str) -> str:
         return f'[{self._section}."{shown(key)}"]'
 
     def _place(self, key: str) -> str:
         return f"{self._path} {self._table(key)}"
+
+
+def without_quotes(setting: Setting, said: object) -> str:
+    """What an error adds where a file has a number as text, which the setting would
+    take as a number."""
+    if not isinstance(said, str):
+        return ""
+    for number in (int, float):
+        try:
+            setting.kind.check(setting.name, number(said))
+        except ValueError:
+            continue
+        return ", without quotes"
+    return ""
 
 
 def shown(key: str) -> str:

@@ -6,9 +6,13 @@ LIKE = 0.8  # of two names, from which one is meant by the other; one letter in 
 
 
 def like(said: str, names: Collection[str]) -> str:
-    """What an error wants instead of a name: the one that is meant, or one of all."""
+    """What an error says of an unknown name: the one that is meant, or all."""
     close = closest(said, names)
-    return f"perhaps {close}" if close else f"one of {', '.join(sorted(names))}"
+    return (
+        f"perhaps {close} is meant"
+        if close
+        else f"want one of {', '.join(sorted(names))}"
+    )
 
 
 def closest(said: str, names: Collection[str]) -> str:

@@ -12,7 +12,7 @@ from dataclasses import field as plain_field
 from typing import Any, ClassVar, Self, TypeVar
 
 from lbclient.config.fields import PREFIX, Setting, find_setting, settings
-from lbclient.config.file_tables import FileValues, TableReader
+from lbclient.config.file_tables import FileValues, TableReader, without_quotes
 from lbclient.config.near_misses import closest
 from lbclient.core.errors import ConfigError
 from lbclient.log import Log
@@ -105,6 +105,10 @@ class Sourced:
             config = cls(**{**defaults, **said.values})
         except ConfigError as error:
             secrets = {one.name for one in settings(cls) if one.is_secret}
+            if said.sources.get(error.field, "") not in {"", *environ}:
+                error.want += without_quotes(
+                    find_setting(cls, error.field), error.value
+                )
             raise _where_to_mend(error, said.sources, environ, secrets) from None
         read = {name: (at, getattr(config, name)) for name, at in said.sources.items()}
         object.__setattr__(config, "_read", read)

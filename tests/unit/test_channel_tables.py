@@ -121,7 +121,9 @@ def test_a_config_knows_which_tables_are_for_others(
 
 def test_a_server_has_no_tables_of_channels(file: Callable[[str], str]) -> None:
     assert ServerConfig.from_toml(file(FILE)).smoothing == 3
-    with pytest.raises(ConfigError, match=r"name in \[server\] = 'a': want one of"):
+    with pytest.raises(
+        ConfigError, match=r"unknown setting 'a' in \[server\]; want one of"
+    ):
         ServerConfig.from_toml(file("[server.a]\nsmoothing = 3\n"))
 
 
@@ -130,11 +132,13 @@ def test_a_server_has_no_tables_of_channels(file: Callable[[str], str]) -> None:
     [
         (
             '[channel."a:1"]\nsubzet_size = 7\n',
-            "PATH: name in [channel.\"a:1\"] = 'subzet_size': want perhaps subset_size",
+            "PATH: unknown setting 'subzet_size' in [channel.\"a:1\"]; "
+            "perhaps subset_size is meant",
         ),
         (
             '[channel."a:1"]\nx = 7\n',
-            "PATH: name in [channel.\"a:1\"] = 'x': want one of active_limit, ",
+            "PATH: unknown setting 'x' in [channel.\"a:1\"]; "
+            "want one of active_limit, ",
         ),
         (
             '[channel."a:1"]\nsubset_size = 0\n',
@@ -142,21 +146,22 @@ def test_a_server_has_no_tables_of_channels(file: Callable[[str], str]) -> None:
         ),
         (
             "[channel.search.prod]\nsubset_size = 7\n",
-            "PATH: name in [channel.\"search\"] = 'prod': "
+            "PATH: unknown setting 'prod' in [channel.\"search\"]; "
             'want quotes around the whole: [channel."search.prod"]',
         ),
         (
             "[channel.search.max_atempts]\n'/a.B/C' = 1\n",
-            "PATH: name in [channel.\"search\"] = 'max_atempts': "
-            "want perhaps max_attempts",
+            "PATH: unknown setting 'max_atempts' in [channel.\"search\"]; "
+            "perhaps max_attempts is meant",
         ),
         (
             "[channel.max_atempts]\n'/a.B/C' = 1\n",
-            "PATH: name in [channel] = 'max_atempts': want perhaps max_attempts",
+            "PATH: unknown setting 'max_atempts' in [channel]; perhaps max_attempts",
         ),
         (
             "[channel.zones]\nsubzet_size = 1\n",
-            "PATH: name in [channel.\"zones\"] = 'subzet_size': want perhaps subset_si",
+            "PATH: unknown setting 'subzet_size' in [channel.\"zones\"]; "
+            "perhaps subset_size is meant",
         ),
         ("[channel.zone]\nsubset_size = 1\n", "PATH: zone = {'subset_size': 1}: want"),
     ],
