@@ -5,6 +5,7 @@ What has to agree with something else is read from both.
 """
 
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -75,6 +76,28 @@ def test_a_field_that_the_api_does_not_have_is_found(production: Fleet) -> None:
     backend["spec"]["template"]["spec"]["terminationGracePeriod"] = 45
     with pytest.raises(checker.ValidationError, match="terminationGracePeriod"):
         checker.validate(backend, VERSIONS[0], strict=True)
+
+
+def test_a_copy_as_the_guide_edits_it_is_of_the_apis_schema(tmp_path: Path) -> None:
+    checker = needs.module("kubernetes_validate")
+    copy = tmp_path / "mine"
+    shutil.copytree(KUBERNETES, copy)
+    for beside in ("prometheus", "grafana"):
+        (tmp_path / beside).symlink_to(ROOT / "deploy" / beside)
+    guide = GUIDE.read_text().partition("## Production")[2]
+    resources, backend = re.findall(r"```yaml\n(.*?)```", guide, re.DOTALL)
+    base = copy / "base" / "kustomization.yaml"
+    edited, count = re.subn(r"resources:\n(- .*\n)+", resources, base.read_text())
+    base.write_text(edited)
+    (copy / "overlays" / "production" / "backend.yaml").write_text(backend)
+    fleet = Fleet(copy / "overlays" / "production", tmp_path)
+    assert count == 1
+    assert {it["metadata"]["name"] for it in fleet.workloads()} == {"backend", "redis"}
+    (task,) = fleet.workload("backend")["spec"]["template"]["spec"]["containers"]
+    assert task["command"] == ["python3", "-m", "search.server"]
+    for manifest in fleet.manifests:
+        if manifest["kind"] not in OPERATORS:
+            assert checker.validate(manifest, VERSIONS[0], strict=True) == VERSIONS[0]
 
 
 def test_the_guide_names_the_versions() -> None:
