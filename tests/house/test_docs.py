@@ -94,6 +94,9 @@ def test_every_alert_is_explained() -> None:
     rules = (ROOT / "deploy" / "prometheus" / "rules.yml").read_text()
     alerts = re.findall(r"^ *- alert: (\w+)$", rules, re.MULTILINE)
     assert re.findall(r"^\| `(Lbclient\w+)` \|", page, re.MULTILINE) == alerts != []
+    recorded = re.findall(r"^ *- record: (\S+)$", rules, re.MULTILINE)
+    listed = re.findall(r"^\| `(\w+:\S+)` \|", page, re.MULTILINE)
+    assert sorted(listed) == sorted(recorded) != []
 
 
 ON_BALANCING = ROOT / "docs" / "statements-load-balancing.md"
