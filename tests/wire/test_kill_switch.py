@@ -39,6 +39,9 @@ MAKERS: dict[str, Callable[[], Any]] = {
 }
 
 
+ROUND_ROBIN = (("grpc.lb_policy_name", "round_robin"),)  # as the guide has it
+
+
 async def close(made: Any) -> None:
     await (made.close() if hasattr(made, "close") else made.stop(None))
 
@@ -176,6 +179,19 @@ def test_nobody_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disabled_client, "parse_target", Listing(Silent(), ""))
     with pytest.raises(lbclient.ResolveError, match=r"srv:x: no endpoints in 0\.05 s"):
         disabled_client.resolved("srv:x")
+
+
+@pytest.mark.usefixtures("disabled")
+async def test_a_list_of_addresses_gets_the_policy_of_the_options(start: Any) -> None:
+    """Without one grpc.aio's own: all calls go to one."""
+    for policy, served in ((), 1), (ROUND_ROBIN, 2):
+        tasks = [await start(), await start()]
+        target = "ipv4:" + ",".join(task.address for task in tasks)
+        async with lbclient.insecure_channel(target, options=policy) as channel:
+            method: Any = channel.unary_unary("/search.Search/Search")
+            for _ in range(20):
+                await method(b"", timeout=20)
+        assert sum(task.servicer.served > 0 for task in tasks) == served
 
 
 def test_what_the_user_says_of_policies_and_names_holds() -> None:
