@@ -87,6 +87,19 @@ async def hosts(stack: AsyncExitStack, count: int) -> list[Hosted]:
     ]
 
 
+async def channel_to(
+    stack: AsyncExitStack, tasks: list[Hosted], config: ChannelConfig | None = None
+) -> Any:
+    """A channel that is connected to all of them."""
+    target = "ipv4:" + ",".join(task.address for task in tasks)
+    channel: Any = await stack.enter_async_context(
+        lbclient.insecure_channel(target, config=config)
+    )
+    await channel.channel_ready()
+    await eventually(lambda: len(channel.balancer().pool.ready) == len(tasks))
+    return channel
+
+
 def where(readers: list[Reader]) -> Counter[str | None]:
     return Counter(reader.backend() for reader in readers)
 
@@ -206,10 +219,7 @@ async def test_streams_leave_a_connection_that_gets_goaway() -> None:
             )
             for _ in range(2)
         ]
-        target = "ipv4:" + ",".join(task.address for task in tasks)
-        channel = await stack.enter_async_context(lbclient.insecure_channel(target))
-        await channel.channel_ready()
-        await eventually(lambda: len(channel.balancer().pool.ready) == 2)
+        channel = await channel_to(stack, tasks)
         readers = [Reader(channel) for _ in range(10)]
         running = [asyncio.create_task(reader.run()) for reader in readers]
         await eventually(lambda: all(reader.read for reader in readers))
@@ -237,11 +247,8 @@ async def test_streams_outlive_connections_that_a_backend_only_renews() -> None:
             )
             for _ in range(2)
         ]
-        target = "ipv4:" + ",".join(task.address for task in tasks)
-        channel = await stack.enter_async_context(lbclient.insecure_channel(target))
-        await channel.channel_ready()
+        channel = await channel_to(stack, tasks)
         pool = channel.balancer().pool
-        await eventually(lambda: len(pool.ready) == 2)
         readers = [Reader(channel) for _ in range(4)]
         running = [asyncio.create_task(reader.run()) for reader in readers]
         await eventually(lambda: all(reader.read for reader in readers))
@@ -265,10 +272,7 @@ async def test_who_is_asked_may_end_the_other_streams(
 ) -> None:
     async with AsyncExitStack() as stack:
         tasks = await hosts(stack, 2)
-        target = "ipv4:" + ",".join(task.address for task in tasks)
-        channel = await stack.enter_async_context(lbclient.insecure_channel(target))
-        await channel.channel_ready()
-        await eventually(lambda: len(channel.balancer().pool.ready) == 2)
+        channel = await channel_to(stack, tasks)
         calls: list[Any] = []
 
         def end_all() -> None:
@@ -290,9 +294,7 @@ async def test_who_is_asked_may_end_the_other_streams(
 async def test_on_move_tells_a_stream_of_another_kind() -> None:
     async with AsyncExitStack() as stack:
         tasks = await hosts(stack, 2)
-        target = "ipv4:" + ",".join(task.address for task in tasks)
-        channel = await stack.enter_async_context(lbclient.insecure_channel(target))
-        await channel.channel_ready()
+        channel = await channel_to(stack, tasks)
         moving = asyncio.Event()
         with lbclient.resumable(moving.set):
             call = channel.stream_stream(CHAT)()
@@ -368,10 +370,7 @@ async def test_a_failing_on_move_is_logged_once(
 
     async with AsyncExitStack() as stack:
         tasks = await hosts(stack, 2)
-        target = "ipv4:" + ",".join(task.address for task in tasks)
-        channel = await stack.enter_async_context(lbclient.insecure_channel(target))
-        await channel.channel_ready()
-        await eventually(lambda: len(channel.balancer().pool.ready) == 2)
+        channel = await channel_to(stack, tasks)
         with lbclient.resumable(fails):
             calls: list[Any] = [channel.unary_stream(NUMBERS)(b"0") for _ in range(4)]
         for call in calls:
@@ -417,13 +416,8 @@ async def test_streams_move_to_who_is_ejected_for_another_method() -> None:
             )
             for each in (served, failed)
         ]
-        target = "ipv4:" + ",".join(task.address for task in tasks)
         config = ChannelConfig(stream_move_rate=0.5, slow_start=0.0)
-        channel = await stack.enter_async_context(
-            lbclient.insecure_channel(target, config=config)
-        )
-        await channel.channel_ready()
-        await eventually(lambda: len(channel.balancer().pool.ready) == 2)
+        channel = await channel_to(stack, tasks, config)
 
         method = channel.unary_unary(OTHER)
 
