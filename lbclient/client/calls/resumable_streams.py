@@ -241,12 +241,12 @@ class ResumableStreams:
 
     def _seen(self, now: float) -> dict["Backend | _OnBackend", BackendStreams]:
         pool = self._connections.pool
-        serving = [node for node in pool.nodes.values() if pool.takes(node)]
-        self._find_left(serving)
+        self._find_left(pool.nodes.values())
         staying = tuple(
             node
-            for node in serving
-            if not any(self._outliers.is_ejected(key, node) for key in self._methods)
+            for node in pool.nodes.values()
+            if pool.takes(node)
+            and not any(self._outliers.is_ejected(key, node) for key in self._methods)
         )
         even = self.picker.look(staying, now) if staying else {}
         seen: dict[Backend | _OnBackend, BackendStreams] = dict(even.items())
@@ -258,7 +258,7 @@ class ResumableStreams:
             seen[home] = _of_leaving(home, leaves=True)
         return seen
 
-    def _find_left(self, serving: Collection["Backend"]) -> None:
+    def _find_left(self, backends: Collection["Backend"]) -> None:
         """Tells streams whose backend leaves, or has been replaced at its address, from
         those whose connection was merely renewed: a proxy does that all the time."""
         for key, home in list(self._open.items()):
@@ -266,7 +266,8 @@ class ResumableStreams:
             if home.outlived_connection():
                 self._left[self._open.pop(key)] = None
         for home in list(self._left):
-            home.leaves = home.leaves or home.backend not in serving
+            is_back = home.backend in backends and home.backend.state is State.READY
+            home.leaves = home.leaves or not is_back
             if not home.leaves:
                 del self._left[home]
                 found = self._open.setdefault(home.backend, _OnBackend(home.backend))
