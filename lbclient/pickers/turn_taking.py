@@ -13,14 +13,9 @@ though there may be few requests, as on machines of one core. So the power grows
 the mean utilization, to 5 at 0.4 and 8 above 0.5. Of who tells no utilization, or one
 that is too low, it stays 2. Each pick adds its part to the `turns` of a backend, whose
 difference to the mean fades.
-
-Turns missed long ago are not owed. While a slow backend has a request, others are
-picked again and again, and it would catch up with all of that once there is less to do:
-of three backends the slow one got 68 calls in a row, of a user who was alone by then.
-So none is more than `most_owed` turns behind the median; slow ones draw down the mean.
 """
 
-from collections.abc import Collection
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import exp
 
@@ -42,7 +37,6 @@ class TurnTakingTuning:
     half_used: float = 0.4  # utilization; half way between the two powers
     steepness: int = 8
     memory: float = 5.0  # seconds; 3 did as well, 1 had a larger spread
-    most_owed: float = 2.0  # turns behind the median
     least_idle: float = 1e-4  # so that turns are not lost while they count for nothing
 
 
@@ -92,19 +86,16 @@ class TurnTaking:
     def average(self, candidates: list[Candidate]) -> None:
         self.mean = sum([each.turns for each in candidates]) / len(candidates)
 
-    def fade(self, part: Collection[Candidate], now: float) -> None:
+    def fade(self, part: Iterable[Candidate], now: float) -> None:
         """Brings turns nearer to the mean. Those that were taken when a turn cost more,
         or less, count as much as one now."""
         mean, cost = self.mean, self.cost
-        median = sorted([each.turns for each in part])[len(part) // 2] - mean
         for candidate in part:
             kept = exp((candidate.looked_at - now) / TUNING.memory)
             kept *= cost / candidate.turn_cost
+            candidate.turns = mean + (candidate.turns - mean) * kept
             candidate.turn_cost = cost
-            turn = candidate.turn = cost / candidate.weight
-            ahead = (candidate.turns - mean) * kept
-            least = median * kept - TUNING.most_owed * turn
-            candidate.turns = mean + (ahead if ahead > least else least)
+            candidate.turn = cost / candidate.weight
             candidate.more = (1.0 + cost) / candidate.weight
             candidate.looked_at = now
 

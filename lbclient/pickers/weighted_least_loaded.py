@@ -85,9 +85,8 @@ class WeightedLeastLoaded:
     This is the default, and right for most fleets: it adapts to slow machines, to noisy
     neighbours and to the load of other clients, and it avoids queues. Without reports
     it is least-loaded, and in the long run each backend has as many of this client's
-    requests as any other that takes as long. Do not use it if backends report wrong
-    utilizations, by factors that differ: `bound` limits the damage, `LeastLoaded` does
-    not use reports.
+    requests as any other. Do not use it if backends report wrong utilizations, by
+    factors that differ: `bound` limits the damage, `LeastLoaded` does not use reports.
 
     `gain`: of each step towards equal utilization; stable from 0.1 to 2. `bound`:
     weights stay within e^-bound to e^bound of their geometric mean; 1 allows for speeds
