@@ -38,7 +38,9 @@ def test_nothing_is_said_where_all_names_are_there() -> None:
 @pytest.mark.parametrize("name", all_names())
 def test_without_a_name_all_works_and_one_line_says_what_it_costs(name: str) -> None:
     needs.grpcio("1.84", "it lacks other names, too")
-    [said] = run(name)
+    lines = run(name)
+    assert len(lines) == 1, lines
+    [said] = lines
     assert f" has no {name}_gone (" in said
     cost = said.partition("a private name that lbclient uses: ")[2]
     assert cost
