@@ -199,7 +199,7 @@ class Gate:
         return {
             signal.name: signal.value / signal.target
             for signal in self.signals()
-            if signal.name not in unknown and 0.0 < signal.target < inf
+            if signal.name not in unknown and signal.target < inf
         }
 
     def _sample_shares(self, now: float, is_calm: bool) -> None:
@@ -224,9 +224,9 @@ class Gate:
 
     def refuses_stream(self) -> RefusalStatus | None:
         """The status to refuse a new stream with, if too many streams want to go on."""
-        load = 0.0 if self._own.has_runnable else self.queue.of_streams()
-        if not load:
+        if self._own.has_runnable:
             return None
+        load = self.queue.of_streams()
         found = current()
         criticality = DEFAULT if found is None else found
         refusal = self.pressure.refuses_stream(load, criticality)
