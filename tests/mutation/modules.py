@@ -43,7 +43,7 @@ TESTS = {
     "core/quotas/quota_account.py": "unit/test_quota_account unit/test_quota"
     " unit/test_costs laws/test_quota loop/test_quotas",
     "client/pending.py": "unit/test_pending loop/test_balancer",
-    "server/overload/gate.py": "unit/test_gate loop/test_requests loop/test_run_queue",
+    "server/overload/gate.py": "unit/test_gate",
     "server/overload/run_queue.py": "loop/test_run_queue",
     "subsets/ring.py": "unit/test_subsets_ring unit/test_subsets"
     " unit/test_subsets_golden",

@@ -1,7 +1,9 @@
 """What a server's signals and a request's metadata do at its gate."""
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextvars import copy_context
 from random import Random
 from typing import Any
@@ -13,9 +15,11 @@ from lbclient import wire
 from lbclient.config import ServerConfig
 from lbclient.core.criticality import Criticality, current
 from lbclient.core.errors import ConfigError
+from lbclient.core.model import TaskState
 from lbclient.core.overload.admission import LOAD, QUEUE_NAME
 from lbclient.core.overload.overload_signals import TUNING as OVERLOAD_SIGNALS
 from lbclient.core.overload.queue_delay import TUNING as QUEUE_DELAY
+from lbclient.core.quotas.customer import current as paying
 from lbclient.core.report.load_monitor import LoadMonitor
 from lbclient.core.retries.retry import RATIO
 from lbclient.core.retries.stock_budget import BURST
@@ -26,6 +30,7 @@ from lbclient.server.overload.gate import Gate
 from lbclient.server.overload.refusal_status import LATE, RefusalStatus
 from lbclient.server.quotas.cpu_timing import account
 from lbclient.server.requests.context import Early
+from lbclient.server.statistics import ServerStatistics
 from lbclient.wire import propagation
 
 MANY = 400
@@ -34,10 +39,13 @@ MANY = 400
 class Task:
     """A gate whose signals are numbers."""
 
-    def __init__(self, **config: Any) -> None:
+    def __init__(
+        self, *, is_sampled: bool = True, pool: Executor | None = None, **config: Any
+    ) -> None:
         self.now = 0.0
         self.runnable = 0
         self.memory = 0.0
+        self.memory_reads = 0
         config.setdefault("runnable", lambda: self.runnable)
         settings = ServerConfig(**config)
         self.own = UserSignals(settings)
@@ -47,9 +55,15 @@ class Task:
             lambda: self.now,
             self.own,
             Random(1),
-            lambda now: self.memory,
+            self._read_memory,
+            pool=pool,
         )
-        self.sample()
+        if is_sampled:
+            self.sample()
+
+    def _read_memory(self, now: float) -> float:
+        self.memory_reads += 1
+        return self.memory
 
     def sample(self, cpu: float = 0.0) -> None:
         self.now += 0.1
@@ -68,6 +82,10 @@ class Task:
 
     def ask(self, *metadata: tuple[str, str]) -> RefusalStatus | None:
         return copy_context().run(self.gate.refuses, metadata)
+
+
+# In calm requests are admitted without a decision; where `runnable` tells, never.
+ALL_WAYS_IN = pytest.mark.parametrize("config", [{}, {"runnable": None}])
 
 
 def in_request(
@@ -110,6 +128,15 @@ def test_a_last_attempt_is_told_not_to_retry_in_words_of_stock_clients_too() -> 
         (wire.PUSHBACK_KEY, "-1"),
     )
     assert task.gate.refused["overloaded-dont-retry"]["CRITICAL"] == 1
+
+
+def test_last_attempts_take_nothing_of_the_budget_of_stock_clients() -> None:
+    task = Task()
+    task.overload()
+    answers = [task.ask((wire.ATTEMPT_KEY, "2")) for _ in range(MANY)]
+    told = {dict(one.trailers)[wire.REFUSAL_KEY] for one in answers if one}
+    assert told == {"overloaded-dont-retry"}
+    assert task.gate.attempts().withheld == 0
 
 
 def test_stock_retries_are_counted_and_the_last_is_told_not_to_retry() -> None:
@@ -158,15 +185,16 @@ def test_what_comes_in_calm_brings_stock_clients_their_retries() -> None:
     assert granted == pytest.approx(BURST + RATIO * MANY, abs=1)
 
 
-def test_what_comes_in_calm_is_in_the_histogram_of_attempts() -> None:
+@pytest.mark.parametrize("count", [1, 10])
+def test_what_comes_in_calm_is_in_the_histogram_of_attempts(count: int) -> None:
     task = Task(runnable=None)
-    for _ in range(10):
+    for _ in range(count):
         assert task.ask() is None
     task.gate.let_by()
     assert task.ask((wire.STOCK_ATTEMPT_KEY, "1")) is None
     for _ in range(5):
         assert task.ask() is None
-    assert task.gate.attempts().requests == {"0": 15, "1": 1, "2": 0}
+    assert task.gate.attempts().requests == {"0": count + 5, "1": 1, "2": 0}
 
 
 def test_who_is_out_of_quota_is_in_the_histogram_of_attempts() -> None:
@@ -223,13 +251,14 @@ def test_what_is_cheaper_waits_until_nothing_above_it_is_refused() -> None:
 def test_who_gives_way_is_refused_as_overloaded_and_so_are_its_likes() -> None:
     task = Task()
     task.overload()
-    metadata = ((wire.CRITICALITY_KEY, "CRITICAL"),)
     task.runnable = 0
     task.sample()
-    answer = in_request(task, *metadata, ask=task.gate.passed)
-    assert isinstance(answer, RefusalStatus)
-    assert dict(answer.trailers)[wire.REFUSAL_KEY] == "overloaded"
-    assert task.gate.refused["overloaded"]["CRITICAL"] == 1
+    for level in ("SHEDDABLE_PLUS", "CRITICAL"):
+        metadata = (wire.CRITICALITY_KEY, level)
+        answer = in_request(task, metadata, ask=task.gate.passed)
+        assert isinstance(answer, RefusalStatus)
+        assert dict(answer.trailers)[wire.REFUSAL_KEY] == "overloaded"
+        assert task.gate.refused["overloaded"][level] == 1
     assert task.ask((wire.CRITICALITY_KEY, "SHEDDABLE")) is not None
 
 
@@ -253,6 +282,30 @@ def test_what_is_dropped_is_counted_as_what_is_refused() -> None:
     assert task.gate.refused["unanswered"]["SHEDDABLE"] == 1
     assert task.gate.queue.arrived == 1
     assert task.gate.attempts().requests["0"] == before + 1
+
+
+def test_what_is_dropped_and_refused_is_told_as_a_share_of_what_came() -> None:
+    """Health checks are none of it."""
+    key = wire.CRITICALITY_KEY
+    task = Task()
+    for refused in (False, True):
+        task.runnable = 10**9 * refused
+        for _ in range(20):
+            assert task.gate._drops(Criticality.SHEDDABLE) is refused
+            assert (task.ask((key, "SHEDDABLE_PLUS")) is not None) is refused
+            assert (task.ask((key, "CRITICAL")) is not None) is refused
+            if not refused:
+                task.ask((key, "SHEDDABLE"))  # as `_drops` counts what it drops alone
+            task.gate.let_by()
+    task.sample()
+    assert task.gate.refused_shares.percents == (50, 50, 50)
+
+
+def test_what_came_and_was_never_seen_is_known() -> None:
+    task = Task()
+    task.gate.count_unseen_by(lambda: 3, most=600)
+    task.ask()
+    assert task.gate.count_unseen() == 2
 
 
 def wait_in_core(task: Task, samples: int) -> None:
@@ -386,8 +439,9 @@ def test_a_signal_that_raises_is_not_used() -> None:
     assert task.own.complained
 
 
-def test_a_handler_is_told_its_requests_criticality() -> None:
-    task = Task()
+@ALL_WAYS_IN
+def test_a_handler_is_told_its_requests_criticality(config: dict[str, Any]) -> None:
+    task = Task(**config)
     key = wire.CRITICALITY_KEY
     assert in_request(task, (key, "SHEDDABLE"), ask=current) is Criticality.SHEDDABLE
     assert in_request(task, ask=current) is None
@@ -601,3 +655,240 @@ def test_what_is_refused_for_a_quota_is_not_told_to_all_clients_as_load() -> Non
     assert task.refused((wire.CUSTOMER_KEY, "acme")) > 0.5
     task.sample()
     assert task.gate.refused_shares.percents == (0,)
+
+
+# What is known before a sample, and between two
+
+
+def test_before_the_first_sample_requests_are_decided_on() -> None:
+    task = Task(is_sampled=False)
+    task.runnable = 10**9
+    assert task.ask() is not None
+
+
+def test_what_an_application_counts_itself_is_asked_for_each_request() -> None:
+    task = Task()
+    assert task.gate.load(task.now) == 0.0
+    task.runnable = 10**9
+    assert task.ask() is not None
+
+
+def test_a_limit_holds_from_the_moment_it_is_set() -> None:
+    task = Task(runnable=None)
+    task.gate._monitor.active = 8
+    assert task.ask() is None
+    task.gate.limit(8)
+    assert task.gate.without_place() == 0
+    answer = task.ask()
+    assert answer is not None
+    assert answer.code is StatusCode.RESOURCE_EXHAUSTED
+    assert task.gate.without_place() == 1
+
+
+def test_who_waits_for_a_turn_or_a_thread_ends_the_calm_at_once() -> None:
+    turns = Task(runnable=None)
+    turns.gate.queue.is_closed = True
+    turns.gate.queue.wait = lambda: 100.0  # type: ignore[method-assign]
+    assert turns.refused() > 0.9
+
+    threads = Task(runnable=None)
+    for request in range(1000):
+        threads.gate.threads.queue(request, threads.now - 10.0)
+    assert threads.refused() > 0.9
+
+
+def test_what_was_read_for_a_sample_is_not_read_again() -> None:
+    """The server reads it in a thread, as it takes long."""
+    task = Task()
+    before = task.memory_reads
+    task.now += 0.1
+    task.gate.sample_system(task.now)
+    task.gate.sample(task.now, 0.0)
+    assert task.memory_reads == before + 1
+
+
+# What reports and statistics tell
+
+
+def test_reports_tell_signals_over_their_targets_if_these_are_known() -> None:
+    task = Task(max_load=0, max_memory=0.9, signals={"mine": lambda: 0.3})
+    assert "memory" not in task.gate._monitor.signals.read()
+    task.memory = 0.45
+    task.sample()
+    told = task.gate._monitor.signals.read()
+    assert told["memory"] == pytest.approx(0.5)
+    assert told["mine"] == pytest.approx(0.3)
+    assert "load" not in told, "it has no target"
+    assert task.gate._monitor.memory == 0.45
+
+    def fail() -> float:
+        raise OSError("no sensor")
+
+    task = Task(signals={"mine": fail})
+    assert set(task.gate._monitor.signals.read()) == {"load", QUEUE_NAME}
+
+
+def test_statistics_have_what_the_gate_knows() -> None:
+    task = Task(signals={"mine": lambda: -1.0})
+    task.overload()
+    task.ask((wire.CRITICALITY_KEY, "urgent!"))
+    seen = task.gate.complete(empty())
+    assert seen.signal_failures == 101
+    assert seen.load == task.runnable / available_cpus()
+    assert seen.refused["overloaded"]["CRITICAL"] == 1
+    assert {signal.name for signal in seen.signals} == {
+        *("load", "memory", "mine"),
+        QUEUE_NAME,
+    }
+    assert seen.admitted["SHEDDABLE"] == 0.0
+    assert Task().gate.complete(empty()).admitted["SHEDDABLE"] == 1.0
+    assert seen.attempts.requests == {"0": 1, "1": 0, "2": 0}
+    assert seen.misread[wire.CRITICALITY_KEY] == 1
+
+
+def empty() -> ServerStatistics:
+    return ServerStatistics(
+        state=TaskState.SERVING,
+        utilization=0.0,
+        qps=0.0,
+        eps=0.0,
+        active=0,
+        requests={},
+        watchers=0,
+        latency_bounds=(),
+        latency_counts=(),
+        latency_sum=0.0,
+    )
+
+
+def test_threads_that_run_requests_are_used() -> None:
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        task = Task(pool=pool)
+        assert task.gate.threads_used() == 0.0
+        task.gate.threads.running.add("a request")
+        assert task.gate.threads_used() == 0.25
+
+
+# Streams
+
+
+def test_new_streams_are_refused_by_criticality_while_too_many_want_to_go_on() -> None:
+    def refused(task: Task, *metadata: tuple[str, str]) -> RefusalStatus | None:
+        answer = in_request(task, *metadata, ask=task.gate.refuses_stream)
+        assert answer is None or isinstance(answer, RefusalStatus)
+        return answer
+
+    task = Task(runnable=None)
+    sheddable = (wire.CRITICALITY_KEY, "SHEDDABLE")
+    assert refused(task, sheddable) is None
+    task.gate.queue.of_streams = lambda: 20.0  # type: ignore[method-assign]
+    assert refused(task) is None
+    answer = refused(task, sheddable)
+    assert answer is not None
+    assert answer.code is StatusCode.UNAVAILABLE
+    assert answer.trailers == ((wire.REFUSAL_KEY, "overloaded"),)
+    assert "20.00 streams want to go on, the limit is 8" in answer.details
+    assert task.gate.refused["overloaded"]["SHEDDABLE"] == 1
+    task.gate.queue.of_streams = lambda: 30.0  # type: ignore[method-assign]
+    answer = refused(task)
+    assert answer is not None
+    assert "the limit is 24" in answer.details
+    assert task.gate.refused["overloaded"]["CRITICAL"] == 1
+
+
+def test_where_the_application_counts_streams_are_not_counted_for_it() -> None:
+    task = Task()
+    task.gate.queue.of_streams = lambda: 100.0  # type: ignore[method-assign]
+    assert task.gate.refuses_stream() is None
+
+
+# Who pays
+
+
+@ALL_WAYS_IN
+def test_a_handler_is_told_who_pays_but_for_a_mere_claim(
+    config: dict[str, Any],
+) -> None:
+    claim = (wire.CUSTOMER_KEY, "acme")
+    assert in_request(Task(**config), claim, ask=paying) == "acme"
+    known_later = Task(customer=lambda context: None, **config)
+    assert in_request(known_later, claim, ask=paying) is None
+
+
+@ALL_WAYS_IN
+@pytest.mark.parametrize("charges", [{"quotas": {"acme": 1.0}}, {"request_cost": True}])
+def test_a_request_is_charged_once_and_a_quota_with_it(
+    charges: dict[str, Any], config: dict[str, Any]
+) -> None:
+    task = Task(cpu_factor=1.0, **charges, **config)
+    claim = (wire.CUSTOMER_KEY, "acme")
+
+    def serve() -> RefusalStatus | None:
+        task.now += 0.1
+        if (answer := task.gate.refuses([claim])) is None:
+            charge = account.get()
+            assert charge is not None
+            charge.pay(1.0)
+        return answer
+
+    answers = [copy_context().run(serve) for _ in range(MANY)]
+    charged = task.gate.complete(empty()).customer_costs["acme"]
+    assert charged == answers.count(None)
+    told = {answer.code for answer in answers if answer is not None}
+    assert told == ({StatusCode.RESOURCE_EXHAUSTED} if "quotas" in charges else set())
+
+
+# The adaptive limit
+
+
+@pytest.mark.parametrize("metadata", [(), ((wire.CRITICALITY_KEY, "CRITICAL"),)])
+async def test_beyond_the_adaptive_limit_requests_find_no_place(
+    metadata: tuple[tuple[str, str], ...],
+) -> None:
+    """In calm, where nothing is decided on but that, and otherwise."""
+    task = Task(runnable=None, adaptive_concurrency=True)
+    gate, adaptive = task.gate, task.gate.adaptive
+    assert adaptive is not None
+    method, ends = adaptive.method("/a/B"), asyncio.Event()
+    answers = list[RefusalStatus | None]()
+
+    async def serve() -> None:
+        answers.append(gate.refuses(metadata, method))
+        if answers[-1] is None:
+            await ends.wait()
+
+    async def come(count: int) -> list[asyncio.Task[None]]:
+        served = [asyncio.create_task(serve()) for _ in range(count)]
+        await asyncio.sleep(0)
+        return served
+
+    method.observe(0.1)
+    adaptive.limit.limit = 8.0
+    served = await come(4)
+    assert not gate.is_strained
+    served += await come(1)
+    assert gate.is_strained
+    gate.limit(100)
+    gate._monitor.active = 60
+    (seen,) = [one for one in gate.signals() if one.name == "concurrency"]
+    assert seen.value == 5 / 8, "of two limits the one that is fuller, for its target"
+    gate._monitor.active = 0
+    task.sample()
+    served += await come(3)
+    assert answers == [None] * 8
+    assert gate.without_place() == 0
+    served += await come(1)
+    assert answers[8] is not None
+    assert answers[8].code is StatusCode.RESOURCE_EXHAUSTED
+    assert gate.refused["concurrency"]["CRITICAL"] == 1
+    ends.set()
+    await asyncio.gather(*served)
+    assert adaptive.taken == 0.0
+
+
+def test_the_adaptive_limit_knows_how_long_requests_have() -> None:
+    task = Task(adaptive_concurrency=True)
+    task.gate.core.deadlines.observe(5.0)
+    task.sample()
+    assert task.gate.adaptive is not None
+    assert task.gate.adaptive.limit.time == pytest.approx(5.0)
