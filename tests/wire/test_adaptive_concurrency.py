@@ -20,17 +20,12 @@ from lbclient.core.overload.concurrency import (
     RequestOutcome,
 )
 from lbclient.server import Server
-from tests.hosts import Host, unary_stream, unary_unary
+from tests.hosts import Host, Passing, unary_stream, unary_unary
 
 ONE, MANY = "/test.Service/One", "/test.Service/Many"
 ADAPTIVE = ServerConfig(adaptive_concurrency=True)
 FULL = "Concurrent RPC limit exceeded!"
 LONG = 10_000  # looks, as a limit takes some windows to find
-
-
-class Passing(grpc.aio.ServerInterceptor):
-    async def intercept_service(self, continuation: Any, details: Any) -> Any:
-        return await continuation(details)
 
 
 @pytest.fixture

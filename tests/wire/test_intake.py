@@ -24,7 +24,7 @@ from lbclient.server.overload.intake import BEHIND
 from lbclient.server.overload.shedding import Shedding
 from lbclient.server.overload.unseen import Unseen
 from tests import needs
-from tests.hosts import add_methods
+from tests.hosts import Passing, add_methods
 from tests.waiting import eventually
 
 CALLS = 100
@@ -116,11 +116,6 @@ async def test_what_waits_when_a_server_stops_does_not_keep_it() -> None:
     assert len(server._gate.core.intake) == 0
 
 
-class Continuing(grpc.aio.ServerInterceptor):
-    async def intercept_service(self, continuation: Any, details: Any) -> Any:
-        return await continuation(details)
-
-
 async def test_requests_that_interceptors_see_do_not_look_as_if_they_waited() -> None:
     """As generated code registers its methods: taken for waiting ones, they would have
     all that come later refused."""
@@ -128,7 +123,7 @@ async def test_requests_that_interceptors_see_do_not_look_as_if_they_waited() ->
     async def respond(request: bytes, _context: Any) -> bytes:
         return request
 
-    server = lbclient.server(interceptors=[Continuing()])
+    server = lbclient.server(interceptors=[Passing()])
     handler: Any = grpc.unary_unary_rpc_method_handler(respond)
     server.add_registered_method_handlers("a.B", {"C": handler})
     port = server.add_insecure_port("127.0.0.1:0")
@@ -251,12 +246,7 @@ class Raising(grpc.GenericRpcHandler):
         return None
 
 
-class Interceptor(grpc.aio.ServerInterceptor):
-    async def intercept_service(self, continuation: Any, details: Any) -> Any:
-        return await continuation(details)
-
-
-@pytest.mark.parametrize("interceptors", [None, [Interceptor()]])
+@pytest.mark.parametrize("interceptors", [None, [Passing()]])
 async def test_every_call_is_counted_once_whatever_becomes_of_it(
     interceptors: Any, eventually: Any
 ) -> None:

@@ -14,7 +14,7 @@ from lbclient.core.quotas.costs import MOST
 from lbclient.server.meters.machine_speed import MachineSpeed
 from lbclient.server.overload import charging
 from lbclient.v1 import load_pb2
-from tests.hosts import PATH, Host, add_methods, method_handler, unary_unary
+from tests.hosts import PATH, Host, Passing, add_methods, method_handler, unary_unary
 from tests.wire.test_accounting import HANDLERS, PART, burn, respond
 
 FACTOR = 2.0
@@ -86,10 +86,6 @@ async def test_a_request_that_fails_has_a_cost_too(
 
 
 async def test_a_server_with_interceptors_tells_it_too(host: Host) -> None:
-    class Passing(grpc.aio.ServerInterceptor):
-        async def intercept_service(self, continuation: Any, details: Any) -> Any:
-            return await continuation(details)
-
     handler = method_handler("unary_unary", respond)
     _, address, _ = await host(handler, interceptors=[Passing()], **TOLD)
     async with lbclient.insecure_channel(address) as channel:

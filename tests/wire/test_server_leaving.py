@@ -25,6 +25,7 @@ from lbclient.server.stopping import FOREVER
 from tests import needs
 from tests.hosts import (
     PATH,
+    Passing,
     add_methods,
     stream_stream,
     stream_unary,
@@ -254,11 +255,6 @@ async def test_a_drain_serves_handlers_in_threads(
     assert any(is_ok), codes
     assert hosted.server.statistics().active == 0
     await draining
-
-
-class Passing(grpc.aio.ServerInterceptor):
-    async def intercept_service(self, continuation: Any, details: Any) -> Any:
-        return await continuation(details)
 
 
 class SlowLink:

@@ -32,6 +32,7 @@ from tests.hosts import (
     PATH,
     Host,
     Hosted,
+    Passing,
     add_methods,
     hosting,
     method_handler,
@@ -110,11 +111,6 @@ FULL = ServerConfig(signals={"test": lambda: 1000.0})
 
 def forbidden(*_: object) -> Any:
     raise AssertionError("it was refused")
-
-
-class Passing(grpc.aio.ServerInterceptor):
-    async def intercept_service(self, continuation: Any, details: Any) -> Any:
-        return await continuation(details)
 
 
 @pytest.mark.parametrize("interceptors", [None, [Passing()]])

@@ -21,7 +21,7 @@ from lbclient.server.report.streams import OPENINGS_IF_STRAINED, SLICE, Stream
 from lbclient.v1 import compat_pb2, health_pb2, load_pb2
 from tests import needs
 from tests.held import held_by
-from tests.hosts import PATH, Host
+from tests.hosts import PATH, Host, Passing
 from tests.wire.conftest import ECHO, connect
 
 Eventually = Callable[..., Awaitable[None]]
@@ -56,12 +56,7 @@ REFUSALS = {
 }
 
 
-class Passes(grpc.aio.ServerInterceptor):
-    async def intercept_service(self, continuation: Any, details: Any) -> Any:
-        return await continuation(details)
-
-
-@pytest.mark.parametrize("interceptors", [None, [Passes()]])
+@pytest.mark.parametrize("interceptors", [None, [Passing()]])
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_connection_holds_so_many_and_who_is_refused_is_told(
     host: Host, kind: str, interceptors: Any
@@ -90,7 +85,7 @@ async def test_a_connection_holds_so_many_and_who_is_refused_is_told(
             call.cancel()
 
 
-@pytest.mark.parametrize("interceptors", [None, [Passes()]])
+@pytest.mark.parametrize("interceptors", [None, [Passing()]])
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_server_holds_so_many_and_answers_all_checks(
     host: Host, kind: str, interceptors: Any, eventually: Eventually
