@@ -1,4 +1,4 @@
-"""Checks whether grpcio has what a unary call needs that skips its method object."""
+"""Checks whether grpcio has what our own kinds of calls need of it, and gets it."""
 
 from functools import cache
 from inspect import signature

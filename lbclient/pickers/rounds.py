@@ -21,10 +21,8 @@ class RoundsTuning:
     """How much is done at once: 50 us at most, by `benchmarks.picks`."""
 
     part: int = 16  # backends that are looked at together
-    looks: float = 0.25  # backends for each pick, at 2 us each; but that many ...
-    fewest_looks: float = (
-        32.0  # ... a second in any case: all of 1,000 in half a minute
-    )
+    looks: float = 0.25  # backends for each pick, at 2 us each
+    fewest_looks: float = 32.0  # a second, in any case: all of 1,000 in half a minute
 
 
 TUNING = RoundsTuning()

@@ -6,8 +6,8 @@ for, and grpcio logs an error for each answer to a closed loop.
 
 Into its answer to a task of grpcio's own, which is cancelled too, the core writes where
 that task had its request: memory that belongs to something else by then. Such tasks ask
-for the methods that generated code registers, and where a grpcio lacks what
-`grpc_seam.intake` needs. So what they hold is kept until the core has stopped.
+for requests where a grpcio lacks what `grpc_seam.intake` needs. So what they hold is
+kept until the core has stopped.
 """
 
 import asyncio

@@ -30,9 +30,9 @@ class SimulatedFaults:
 
     def fails_now(self, number: int) -> bool:
         """Whether a request that has run fails. Asked once."""
-        isdoomed = number in self.doomed
+        is_doomed = number in self.doomed
         self.doomed.discard(number)
-        return isdoomed or self.is_sinkhole
+        return is_doomed or self.is_sinkhole
 
     def crash(self) -> None:
         """Forgets what ran; what comes is lost from now on."""

@@ -1,6 +1,6 @@
 """What travels between client and server: keys, load reports, health, datagrams.
 
-Who uses one of the modules imports this one, `from lbclient import wire`.
+`from lbclient import wire` has what keys, reports, health_reports and trailers offer.
 """
 
 from lbclient.wire.health_reports import (
