@@ -223,8 +223,8 @@ def flaw(value: Any, shape: Shape = PROCESS, path: str = "") -> str:
     if isinstance(shape, Mapping):
         if not isinstance(value, Mapping):
             return f"{path or 'it'} is no record"
-        parts = [
-            (value.get(name), one, f"{path}.{name}") for name, one in shape.items()
+        parts = [  # what is missing is no null
+            (value.get(name, ...), one, f"{path}.{name}") for name, one in shape.items()
         ]
     elif isinstance(shape, list):
         if not isinstance(value, list | tuple):

@@ -76,6 +76,12 @@ def test_what_is_not_as_promised_is_named(change: Any, what: str) -> None:
     assert flaw([]) == "it is no record"
 
 
+def test_what_may_be_null_is_there() -> None:
+    said = snapshot()
+    del said["disabled"]
+    assert flaw(said) == "disabled is not number or null"
+
+
 def test_values_are_for_people_and_passwords_for_nobody() -> None:
     assert text_of("redis://user:secret@host/0") == "'redis://...@host/0'"
     assert text_of({"a": len}) == "{'a': len}"
