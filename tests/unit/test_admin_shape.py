@@ -7,8 +7,18 @@ from typing import Any
 
 import pytest
 
-from lbclient.admin.shape import BACKEND, CHANNEL, PROCESS, SERVER, VERSION, flaw
+import lbclient
+from lbclient.admin.shape import (
+    BACKEND,
+    CHANNEL,
+    COUNTS,
+    PROCESS,
+    SERVER,
+    VERSION,
+    flaw,
+)
 from lbclient.admin.snapshot import snapshot, text_of
+from lbclient.cli.operate import inspect
 
 PAGE = (Path(__file__).parents[2] / "docs" / "admin.md").read_text()
 
@@ -86,3 +96,26 @@ def test_values_are_for_people_and_passwords_for_nobody() -> None:
     assert text_of("redis://user:secret@host/0") == "'redis://...@host/0'"
     assert text_of({"a": len}) == "{'a': len}"
     assert text_of(None) == "None"
+
+
+def counted_otherwise(value: Any, shape: Any) -> Any:
+    """The page with names in its counts that no release knows."""
+    if shape == COUNTS:
+        return {"new": 0.5}
+    if isinstance(shape, list):
+        return [counted_otherwise(one, shape[0]) for one in value]
+    if isinstance(shape, dict):
+        return {
+            name: counted_otherwise(value[name], one) for name, one in shape.items()
+        }
+    return value
+
+
+async def test_inspect_shows_counts_of_names_that_it_does_not_know() -> None:
+    server = lbclient.server()
+    async with lbclient.insecure_channel("ipv4:127.0.0.1:1"):
+        said = counted_otherwise(snapshot(), PROCESS)
+        said["servers"][-1]["attempts"]["recent"] = {"older": 0.5}
+        text = "\n".join(inspect.lines(inspect.Look(said, None)))
+    await server.stop(None)
+    assert "50% of new" in text

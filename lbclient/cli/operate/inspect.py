@@ -510,7 +510,7 @@ def _attempts(now: dict[str, Any]) -> Iterator[str]:
     retries = {
         _attempt(number): share
         for number, share in now["recent"].items()
-        if number != "0" and now["requests"][number]
+        if number != "0" and now["requests"].get(number)
     }
     if retries:
         told = ", ".join(f"{share:.1%} {name}" for name, share in retries.items())
