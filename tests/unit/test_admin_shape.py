@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 
-import lbclient
 from lbclient.admin.shape import (
     BACKEND,
     CHANNEL,
     COUNTS,
+    MAYBE,
+    NUMBER,
     PROCESS,
     SERVER,
+    TEXT,
     VERSION,
     flaw,
 )
@@ -98,24 +100,20 @@ def test_values_are_for_people_and_passwords_for_nobody() -> None:
     assert text_of(None) == "None"
 
 
-def counted_otherwise(value: Any, shape: Any) -> Any:
-    """The page with names in its counts that no release knows."""
-    if shape == COUNTS:
-        return {"new": 0.5}
+def example(shape: Any, maybe: float | None) -> Any:
+    """A page that has all that the shape allows, and names that no release knows."""
     if isinstance(shape, list):
-        return [counted_otherwise(one, shape[0]) for one in value]
+        return [example(shape[0], maybe)]
     if isinstance(shape, dict):
-        return {
-            name: counted_otherwise(value[name], one) for name, one in shape.items()
-        }
-    return value
+        return {name: example(one, maybe) for name, one in shape.items()}
+    return {TEXT: "some", NUMBER: 1, MAYBE: maybe, COUNTS: {"new": 0.5}}[shape]
 
 
-async def test_inspect_shows_counts_of_names_that_it_does_not_know() -> None:
-    server = lbclient.server()
-    async with lbclient.insecure_channel("ipv4:127.0.0.1:1"):
-        said = counted_otherwise(snapshot(), PROCESS)
-        said["servers"][-1]["attempts"]["recent"] = {"older": 0.5}
-        text = "\n".join(inspect.lines(inspect.Look(said, None)))
-    await server.stop(None)
+@pytest.mark.parametrize("maybe", [None, 0.0, 2.0])
+def test_inspect_shows_whatever_has_the_shape(maybe: float | None) -> None:
+    said = example(PROCESS, maybe) | {"version": VERSION}
+    said["servers"][0]["attempts"]["recent"] = {"older": 0.5}
+    assert flaw(said) == ""
+    text = " ".join(" ".join(inspect.lines(inspect.Look(said, said))).split())
     assert "50% of new" in text
+    assert "ejected for some" in text

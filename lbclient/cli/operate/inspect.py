@@ -423,7 +423,7 @@ def troubles(told: list[Any]) -> Iterator[str]:
         if one["last_error"] and one["last_error"] not in words:
             words.append(f"{one['last_error']}, {age(one['last_error_age'])} ago")
         words += filter(None, [errors_held(one["recent_errors"])])
-        if one["is_slowed"]:
+        if one["is_slowed"] and one["cost_rise"]:
             rise = f"{one['cost_rise']:.1f} times as much as usual"
             words.append(f"a request costs it {rise}, compared with the others")
         if (one["own_cost_rise"] or 0.0) >= RELATIVE_COSTS.slowed:
