@@ -12,7 +12,7 @@ with its bound of 1.25, and beside it with one of 10, which is next to none.
     first       share of picks that went to the first choice of the key
     backends    how many answered calls of the hot key
 
-The target is the issue's: 0.98 of the other keys' calls. Exit status 1 if it is missed.
+The target is 0.98 of the other keys' calls. Exit status 1 if it is missed.
 """
 
 import asyncio

@@ -16,8 +16,8 @@ client sees whether one is lost or comes twice.
 
 lbclient, with streams that its clients can resume, beside grpc.aio's round_robin, one
 after the other; the latter is watched for 20 s, as its streams do not move. The targets
-are those of the issue: 1.1 within 60 s, a ratio of at most 1.05, nothing lost. Exit
-status 1 if one is missed.
+are 1.1 within 60 s, a ratio of at most 1.05, and nothing lost. Exit status 1 if one is
+missed.
 """
 
 import asyncio
