@@ -24,8 +24,8 @@ import asyncio
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, suppress
 from typing import Any, NamedTuple
 
 import grpc
@@ -78,12 +78,20 @@ async def be_backend(port: int) -> None:
 class Reader:
     """Reads one stream for good, and checks its numbers."""
 
-    def __init__(self, messages: Any) -> None:
-        self.messages = messages
+    def __init__(self, opened: Callable[[], Any]) -> None:
+        self._opened = opened
+        self.messages: Any = None
         self.read = self.lost = 0
         self.has_begun = asyncio.Event()
 
     async def run(self) -> None:
+        while not self.has_begun.is_set():
+            with suppress(grpc.RpcError):
+                await self._follow()
+            await asyncio.sleep(PACE)  # refused, as so many are opened at once
+
+    async def _follow(self) -> None:
+        self.messages = self._opened()
         async for message in self.messages:
             number = int(message)
             self.lost += abs(number - self.read - 1)
@@ -105,14 +113,13 @@ async def be_client(kind: str, target: str, streams: int) -> None:
     method: Any = channel.unary_stream(FOLLOW)
     await channel.channel_ready()
     await asyncio.sleep(2.0)  # for the other connections
-    readers = []
-    for _ in range(streams):
-        messages = (
-            lbclient.resumed(lambda last: method(last or b"0"))
-            if kind == OURS
-            else method(b"0")
-        )
-        readers.append(Reader(messages))
+
+    def opened() -> Any:
+        if kind == OURS:
+            return lbclient.resumed(lambda last: method(last or b"0"))
+        return method(b"0")
+
+    readers = [Reader(opened) for _ in range(streams)]
     tasks = [asyncio.create_task(reader.run()) for reader in readers]
     await asyncio.gather(*(reader.has_begun.wait() for reader in readers))
     say("all are read")
