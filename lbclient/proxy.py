@@ -60,7 +60,9 @@ _GRPC = {
     "user-agent",
 }
 # A retry of our client's is a first attempt to the backend: what refused was a proxy.
-NOT_DOWN = frozenset({*_GRPC, wire.STOCK_ATTEMPT_KEY, wire.ATTEMPT_KEY})
+NOT_DOWN = frozenset(
+    {*_GRPC, wire.STOCK_ATTEMPT_KEY, wire.ATTEMPT_KEY, wire.DECLINE_KEY}
+)
 NOT_UP = frozenset(
     {
         *_GRPC,

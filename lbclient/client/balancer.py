@@ -18,6 +18,7 @@ from lbclient.client.backends.backends import Backends
 from lbclient.client.calls import call_throttling
 from lbclient.client.calls.call_ends import CallEnds
 from lbclient.client.calls.call_keys import call_keys
+from lbclient.client.calls.decline_marks import DeclineMarks
 from lbclient.client.calls.retry_policies import hedging_of, retry_policy_of
 from lbclient.client.channel_context import ChannelContext
 from lbclient.client.channel_pickers import ChannelPickers
@@ -100,6 +101,9 @@ class Balancer:
         )
         self.retry_policy = retry_policy_of(config, context.rng)
         self.hedging = hedging_of(config, self.retry_policy)
+        self.decline_marks: DeclineMarks | None = None  # on most channels
+        if config.late_binding:
+            self.decline_marks = DeclineMarks(self.pool, self.throttling)
         self.picks = RecentPicks(clock, self.outliers)
         self.rng = context.rng
         self._rest = context.rest

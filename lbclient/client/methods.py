@@ -77,6 +77,7 @@ class StubMethod:
     serializes_itself = True
     is_hedgeable = True
     is_stream = True  # of requests or responses
+    may_be_declined = False  # by the backend of a first attempt, if the channel lets it
 
     def __init__(
         self,
@@ -118,6 +119,7 @@ class StubMethod:
 
         is_unary = self.kind == "unary_unary"
         self.wrapper = partial(HedgedCall if is_unary else HedgedStreamCall, method)
+        self.may_be_declined = False
         self.inner_methods.is_wrapped = True
 
     def measured_on(self, channel: grpc.aio.Channel, call: ObservedCall) -> Any:
@@ -332,6 +334,7 @@ class _StreamRequest(StubMethod):
 class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
     kind = "unary_unary"
     is_stream = False
+    may_be_declined = True
     wrapper = wrapped.UnaryUnaryCall
 
     def __call__(  # noqa: C901  # the hot path, written out
@@ -410,6 +413,9 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
             )
             if observed.measures:
                 arguments = measured
+        marks = balancer.decline_marks
+        if marks is not None and hints is None and backend is not None:
+            metadata = marks.marked(metadata, backend)
         return make(
             balancer,
             new_attempt(

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 TRIAL = "a trial call: it is ejected for this method"
 ANOTHER = "another than the attempt before, the less loaded of two"
 
-ABANDONED = Verdict.ABANDONED  # an enum looks its members up in Python up to 3.11
+# An enum looks its members up in Python up to 3.11.
+UNANSWERED = (Verdict.ABANDONED, Verdict.DECLINED)
 
 
 class RecentPicks:
@@ -66,7 +67,7 @@ class RecentPicks:
         recent = self.recent
         if recent is None or recent.is_over(now):
             self.recent = None
-        elif outcome.verdict is not ABANDONED:
+        elif outcome.verdict not in UNANSWERED:
             recent.finished(backend.endpoint.address, outcome.latency, now)
 
     def __repr__(self) -> str:

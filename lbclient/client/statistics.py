@@ -46,7 +46,7 @@ def backend_statistics(
     report = load.report
     fronts = backend.reported.shared_address.tasks(now)
     is_shared = backend.reported.shared_address.is_shared(now)
-    served, rejected, failed, abandoned = load.counts.values()
+    served, rejected, failed, abandoned, declined = load.counts.values()
     return BackendStatistics(
         address=backend.endpoint.address,
         state=backend.state.value,
@@ -59,6 +59,7 @@ def backend_statistics(
         rejected=rejected,
         failed=failed,
         abandoned=abandoned,
+        declined=declined,
         latency=load.latency,
         first_message=load.first_message or None,
         utilization=load.utilization() or None,

@@ -341,6 +341,14 @@ class ChannelConfig(Sourced):
         source='CACM 2013, "The Tail at Scale": 2 % more requests cut the p99.9 by '
         "96 %.",
     )
+    late_binding: bool = setting(
+        False,
+        SWITCH,
+        help="Whether a server of lbclient that is busier than usual may decline the "
+        "first attempt of a unary call, for another pick with its report. For clients "
+        "that send little to each backend, and requests of at least 5 ms.",
+        source="Off, as up to half of the requests are sent twice.",
+    )
     eject_late: bool = setting(
         False,
         SWITCH,

@@ -25,7 +25,9 @@ LEAST_TOLD = 0.05  # recent errors; fewer would be shown as 0.0
 
 
 # A member is looked up in Python up to 3.11: 0.2 us at every call.
-SERVED, ABANDONED = Verdict.SERVED, Verdict.ABANDONED
+SERVED = Verdict.SERVED
+# What they say of a backend is in its report, if anywhere.
+NEUTRAL = (Verdict.ABANDONED, Verdict.DECLINED)
 
 
 class Load:
@@ -141,7 +143,7 @@ class Load:
             # A failure's latency is left out: a fast failure must not look fast.
             mean = self.latency
             self.latency = mean + (latency - mean) * LATENCY_GAIN if mean else latency
-        elif verdict is not ABANDONED:
+        elif verdict not in NEUTRAL:
             self.erred_at = now
             self._fold(now)
             self._finishes.add(now)
@@ -219,7 +221,8 @@ class Load:
     def traffic(self) -> tuple[int, int]:
         """Requests in flight, and those that were ever answered."""
         counts = self.counts
-        return self.in_flight, counts[Verdict.SERVED] + counts[Verdict.REJECTED]
+        answered = counts[SERVED] + counts[Verdict.REJECTED] + counts[Verdict.DECLINED]
+        return self.in_flight, answered
 
     def failure_ratio(self, now: float) -> float:
         """The share of attempts that failed of late, as we saw it: 0.0 to 1.0.

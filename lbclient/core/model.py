@@ -165,6 +165,7 @@ class Verdict(Enum):
     REJECTED = "rejected"  # the backend shed us
     FAILED = "failed"  # unavailable, internal, deadline exceeded, ...
     ABANDONED = "abandoned"  # we cancelled or dropped it: teaches nothing
+    DECLINED = "declined"  # as we had allowed: teaches what its report says
 
     # Members are single, so identity will do; Enum's own is not in C, and verdicts
     # are looked up several times a call.

@@ -13,3 +13,4 @@ class Refusal(Enum):
     OVERLOADED = "overloaded"  # this task is: another may not be
     DONT_RETRY = "overloaded-dont-retry"  # the others are too, or it was tried enough
     QUOTA = "quota"  # the customer's, which is the same everywhere
+    DECLINED = "declined"  # as it may be: pick again, see `core.overload.late_binding`

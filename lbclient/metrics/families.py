@@ -158,6 +158,9 @@ OURS = _families(
      "requests."),
     ("lbclient_server_refused", "counter", "reason criticality",
      "Requests refused before their handler ran, by reason and criticality."),
+    ("lbclient_server_declined", "counter", "",
+     "Attempts left to another pick of their client, as the server was busier than "
+     "usual; neither finished requests nor refused ones."),
     ("lbclient_server_attempts", "counter", "attempt",
      "Requests by the number of their attempt, from 0, as the client counts them; "
      "later attempts than 2 count as 2."),

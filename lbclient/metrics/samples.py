@@ -182,6 +182,7 @@ def server_counts(server: ServerStatistics) -> Samples:
     for reason, by_criticality in server.refused.items():
         for criticality, refused in by_criticality.items():
             yield ("lbclient_server_refused_total", reason, criticality), refused
+    yield ("lbclient_server_declined_total",), server.declined
     for attempt, requests in server.attempts.requests.items():
         yield ("lbclient_server_attempts_total", attempt), requests
     withheld = server.attempts.withheld

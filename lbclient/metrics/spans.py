@@ -101,8 +101,9 @@ class TracedCall:
         if then is None or then.delay is None:
             self._over(code, reason)
             return
-        self._was_resent = then.is_resend
-        self._retries += not then.is_resend
+        # A server has executed neither.
+        self._was_resent = then.is_resend or then.is_declined
+        self._retries += not self._was_resent
         self._reason = reason
 
     def of_one(self, sent_at: float) -> "TracedCall":

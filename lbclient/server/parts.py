@@ -80,6 +80,7 @@ class Parts:
         self.reporter = Reporter(
             clock, self.monitor, tally, own, self.streams, gate.refused_shares
         )
+        gate.task = str(self.reporter.task_id)
         self.reporter.tells_cost = config.request_cost
         self.reporter.sends_orca = config.orca_trailers
         self.udp = UdpPorts(self.reporter.glance, clock, config.udp_secret)

@@ -226,5 +226,9 @@ class ServerStatistics:
 
     contention: ContentionStatistics = ContentionStatistics()
     cost: CostStatistics = CostStatistics()
+    declined: int = 0
+    """Attempts whose client was to pick once more: see `ChannelConfig.late_binding`.
+    Not among `requests`, `refused` or errors."""
+
     worker: WorkerUtilization | None = None
     """None: its process is no worker of several."""

@@ -5,6 +5,9 @@ ATTEMPT_KEY = "lbclient-attempt"  # of a retry: 1, 2, ...; none: it is the first
 STOCK_ATTEMPT_KEY = "grpc-previous-rpc-attempts"  # likewise, of gRPC's own (gRFC A6)
 CRITICALITY_KEY = "lbclient-criticality"
 CUSTOMER_KEY = "lbclient-customer"
+# That a first attempt may be declined, and the `task_id` of the server that may: what
+# passes a request's metadata on must not have other servers decline it.
+DECLINE_KEY = "lbclient-may-decline"
 REFUSAL_KEY = "lbclient-refusal"  # a word of `refusal.Refusal`
 PUSHBACK_KEY = "grpc-retry-pushback-ms"  # gRFC A6
 ORCA_KEY = "endpoint-load-metrics-bin"  # hidden from Python clients by grpcio

@@ -29,7 +29,7 @@ OWN, STOCK = wire.ATTEMPT_KEY, wire.STOCK_ATTEMPT_KEY
 def test_of_two_numbers_of_an_attempt_the_larger_counts(
     metadata: list[tuple[str, str]], attempt: int
 ) -> None:
-    _, found, _ = RequestMetadata().take(metadata)
+    _, found, *_ = RequestMetadata().take(metadata)
     assert found == attempt
     is_stock = dict(metadata).get(STOCK) == str(attempt)
     assert isinstance(found, StockAttempt) is is_stock

@@ -71,6 +71,7 @@ def test_attempts_of_backends_that_are_gone_still_count() -> None:
             Verdict.REJECTED: 0,
             Verdict.FAILED: 1,
             Verdict.ABANDONED: 1,
+            Verdict.DECLINED: 0,
         }
 
 

@@ -71,7 +71,12 @@ def test_what_may_be_sent_again(
         (Ending(8), REJECTED, True, ABANDONED, ABANDONED),
         (Ending(1, is_cut_off=True), REJECTED, False, REJECTED, ABANDONED),
         (Ending(1), ABANDONED, True, ABANDONED, ABANDONED),
+        (
+            Ending(14, refusal=Refusal.DECLINED),
+            *(Verdict.DECLINED, False, ABANDONED, ABANDONED),
+        ),
         # With another status the word is not a refusal of ours.
+        (Ending(13, refusal=Refusal.DECLINED), FAILED, True, FAILED, FAILED),
         (Ending(13, refusal=Refusal.OVERLOADED), FAILED, True, FAILED, FAILED),
     ],
 )

@@ -100,6 +100,7 @@ SERVER = ServerStatistics(
     latency_sum=0.9,
     load=3.0,
     refused={"overloaded": {"SHEDDABLE": 7, "CRITICAL": 0}},
+    declined=17,
     misread={"lbclient-attempt": 2},
     streams_refused={"connection": 3, "server": 0},
     usage={"": 0.5, "mail": 2.0},
@@ -226,6 +227,7 @@ def test_a_server_is_shown() -> None:
     assert scraped("lbclient_server_slowed") == 1
     assert scraped("lbclient_server_loop_utilization") == 0.5
     assert scraped("lbclient_server_loop_lag_seconds") == 0.004
+    assert scraped("lbclient_server_declined_total") == 17
     said = {"reason": "overloaded", "criticality": "SHEDDABLE"}
     assert scraped("lbclient_server_refused_total", **said) == 7
 

@@ -167,7 +167,9 @@ SENT = (
     (wire.CRITICALITY_KEY, "SHEDDABLE_PLUS"),
     (wire.CUSTOMER_KEY, "me"),
     (wire.ATTEMPT_KEY, "2"),
+    (wire.DECLINE_KEY, "7"),
 )
+NOT_PASSED = 2  # the last of them
 
 
 async def test_metadata_deadline_and_status_pass_as_they_are(host: Host) -> None:
@@ -209,7 +211,7 @@ async def test_metadata_deadline_and_status_pass_as_they_are(host: Host) -> None
         assert report.utilization != 0.77
 
         passed = [pair for pair in seen["metadata"] if pair[0] != "user-agent"]
-        assert sorted(passed, key=str) == sorted(SENT[:-1], key=str)
+        assert sorted(passed, key=str) == sorted(SENT[:-NOT_PASSED], key=str)
         assert [v for k, v in passed if k == "k"] == ["1", "2"]
         assert 0 < seen["left"] <= 31
 

@@ -582,6 +582,7 @@ async def test_a_call_that_is_given_up_says_nothing_of_the_backend(
         Verdict.REJECTED: 0,
         Verdict.FAILED: 0,
         Verdict.ABANDONED: 4,
+        Verdict.DECLINED: 0,
     }
     assert (balancer.counters.retries, balancer.throttling.is_active) == (0, False)
 

@@ -220,7 +220,7 @@ def _sums(world: "World") -> Iterator[str]:
     if by_method != counted:
         yield f"{counted} calls, {by_method} by method"
     for one in known.backends:
-        ended = one.served + one.rejected + one.failed + one.abandoned
+        ended = one.served + one.rejected + one.failed + one.abandoned + one.declined
         if one.started != ended + one.in_flight:
             yield f"{one.address}: {one.started} started, {ended} ended: {one}"
 

@@ -168,7 +168,8 @@ class ChannelMachine(RuleBasedStateMachine):
         in_flight = sum(backend.in_flight for backend in known.backends)
         assert in_flight <= known.in_flight
         for one in known.backends:
-            ended = one.served + one.rejected + one.failed + one.abandoned
+            neutral = one.abandoned + one.declined
+            ended = one.served + one.rejected + one.failed + neutral
             assert one.started == ended + one.in_flight, one
 
     def end(self) -> None:

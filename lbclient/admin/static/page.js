@@ -235,7 +235,7 @@ const labelled = (channel) => channel.name || channel.target;
 const attempt = (number) => (number === "0" ? "first" : `retry ${number}${number === "2" ? " and later" : ""}`);
 const ALARM = 0.5; // share of retries refused at which other backends are overloaded, too
 
-const finished = (backend) => backend.served + backend.rejected + backend.failed + backend.abandoned;
+const finished = (backend) => backend.served + backend.rejected + backend.failed + backend.abandoned + backend.declined;
 
 // From samples of counts, the oldest first, to points of a chart: `tell` gets each with the
 // rates of its first two numbers since the one before, null where they have begun anew.
@@ -470,6 +470,7 @@ class ServerSection extends Section {
       : "not answered");
     if (server.task_failures) facts.set("Background jobs failed", count(server.task_failures), { kind: "ill" });
     if (server.signal_failures) facts.set("Signals without a sound number", count(server.signal_failures), { kind: "ill" });
+    if (server.declined) facts.set("Declined, for another pick", count(server.declined));
     if (sum(server.misread)) facts.set("Metadata not understood", Object.entries(server.misread).map(([key, many]) => `${count(many)} ${key}`).join(", "));
     facts.set("Services", server.services.join(", "), { wide: true });
     this.signals.fill(new Map(server.signals.map(({ name, value, target }) => [name, [

@@ -483,9 +483,7 @@ def server(now: Any, before: Any, elapsed: float) -> Iterator[str]:
     held = {name: share for name, share in now["admitted"].items() if share < 1.0}
     for name, share in held.items():
         yield item("gets in", f"{share:.0%} of {name}")
-    for one in now["refused"]:
-        words = f"{one['requests']} {one['criticality']}: {one['reason']}"
-        yield item("refused", words)
+    yield from _refused(now)
     yield from _attempts(now["attempts"])
     for one in now["usage"]:
         name = one["customer"] or "(no name)"
@@ -521,6 +519,14 @@ def _attempts(now: dict[str, Any]) -> Iterator[str]:
         yield item("stock clients", f"{granted}, {now['withheld']} told not to")
 
 
+def _refused(now: Any) -> Iterator[str]:
+    for one in now["refused"]:
+        words = f"{one['requests']} {one['criticality']}: {one['reason']}"
+        yield item("refused", words)
+    if now["declined"]:
+        yield item("declined", f"{now['declined']}, for another pick")
+
+
 def settings(config: list[Any]) -> Iterator[str]:
     changed = [one for one in config if one["source"] != "default"]
     if changed:
@@ -530,7 +536,8 @@ def settings(config: list[Any]) -> Iterator[str]:
 
 
 def over(backend: Any) -> int:
-    done: int = backend["served"] + backend["abandoned"] + bad(backend)
+    neutral = backend["abandoned"] + backend["declined"]
+    done: int = backend["served"] + neutral + bad(backend)
     return done
 
 

@@ -19,7 +19,7 @@ from lbclient.client.calls.request_stream import Requests
 from lbclient.client.recent_picks import ANOTHER
 from lbclient.core.call_hints import CallHints
 from lbclient.core.criticality import Criticality
-from lbclient.core.model import Outcome
+from lbclient.core.model import Outcome, State
 from lbclient.core.refusal import Refusal
 from lbclient.core.resumable import OnMove
 from lbclient.core.retries.ending import ABANDONED, REJECTED, SERVED, Ending
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
 logger = Log(__name__)
 
+PICKED_AGAIN = Decision(0.0, "declined, as it is busy: picked again", is_declined=True)
 LEFT_TO_OTHER = Decision(0.0, "the other attempt decides", is_left_to_other=True)
 
 
@@ -57,6 +58,9 @@ class Method(Protocol):
 
     @property
     def path(self) -> str: ...
+
+    @property
+    def may_be_declined(self) -> bool: ...
 
     @property
     def wrapper(self) -> Callable[..., Any]:
@@ -119,6 +123,7 @@ class Attempts:
         self._options = options
         self._method: Method | None = method  # None: the call is over
         self._is_first_left = False  # its hedge has failed before it
+        self._was_declined = False
         # What the end of one of two attempts says, until the attempt is settled.
         self._heard: tuple[Ending, Outcome] | None = None
 
@@ -157,6 +162,10 @@ class Attempts:
             metadata, address = options.get("metadata"), backend.endpoint.address
             metadata = observed.attempt_begins(address, tries, waited, now, metadata)
             options = {**options, "metadata": metadata}
+        marks = self.balancer.decline_marks
+        if marks is not None and self._may_be_declined(waited, is_hedge):
+            metadata = marks.marked(options.get("metadata"), backend)
+            options = {**options, "metadata": metadata}
         begin, siblings, *_ = self._method.inner_methods[backend.channel]
         if observed is not None and observed.measures:
             begin = self._method.measured_on(backend.channel, observed)
@@ -166,6 +175,15 @@ class Attempts:
             inner = requests.begin(begin, left, options)
         siblings.add(inner)
         return attempt, inner, siblings
+
+    def _may_be_declined(self, waited: float, is_hedge: bool) -> bool:
+        """Whether the backend of this attempt may want another pick first.
+
+        Not where the call has waited for a backend, nor where its key chooses one.
+        """
+        assert self._method is not None
+        is_first = not (self.tried or waited or is_hedge)
+        return is_first and self.hints is None and self._method.may_be_declined
 
     # --- two at a time -------------------------------------------------------------
 
@@ -285,6 +303,8 @@ class Attempts:
             self.end()
             return None
         self.tried = tried = (*self.tried, attempt.backend)
+        if then.is_declined:
+            return Next(0.0, self._pick_again(attempt.backend, now), now)
         # Asked now, it is not late: `Retry` has compared its delay with what is left.
         backend = None if then.delay else self.pick(now, tried)
         return Next(then.delay, backend, now)
@@ -310,6 +330,13 @@ class Attempts:
             return outcome, None
         assert self._method is not None
         balancer, backend = self.balancer, attempt.backend
+        if ending.is_declined():
+            if not self._was_declined:
+                self._was_declined = True
+                return outcome, self._picked_again(backend, call)
+            # No server of ours does that twice.
+            ending = ending._replace(refusal=Refusal.OVERLOADED)
+            outcome = ending.outcome(outcome.latency)
         is_sent = bool(trailers) or code != UNAVAILABLE  # a handler spoke
         is_sent = is_sent or was_sent(attempt, call)
         error = error_of(call)
@@ -343,6 +370,13 @@ class Attempts:
             self.last_error = error
         return outcome, then
 
+    def _picked_again(self, backend: "Backend", call: Any) -> Decision:
+        """Remembers that the backend has declined the call."""
+        address = backend.endpoint.address
+        failed = Failed(address, error_of(call), PICKED_AGAIN.reason)
+        self._history = (*self._history, failed)
+        return PICKED_AGAIN
+
     def end(self) -> None:
         """Lets go of what only an attempt needs: the channel, and the requests."""
         self._method = self._message = None
@@ -368,6 +402,13 @@ class Attempts:
                 if balancer.picks.recent is not None:
                     balancer.picks.picked(backend, others, now, ANOTHER)
         return backend
+
+    def _pick_again(self, declined: "Backend", now: float) -> "Backend | None":
+        """The backend for a call that was declined: by the report that came with that
+        it may be the same. If all are full by now it is, where the call had a place."""
+        backend = self.pick(now, ())
+        is_there = declined.state is State.READY and is_ready(declined.channel)
+        return declined if backend is None and is_there else backend
 
     def has_other(self, backend: "Backend") -> bool:
         """Whether the call may go to another backend than this one."""

@@ -12,6 +12,7 @@ from lbclient.core.refusal import Refusal
 
 SERVED, ABANDONED = Verdict.SERVED, Verdict.ABANDONED
 REJECTED, FAILED = Verdict.REJECTED, Verdict.FAILED
+DECLINED = Verdict.DECLINED
 
 UNAVAILABLE = 14  # the number of gRPC's status
 # The statuses that say more of the backend than that it served, by gRPC's numbers.
@@ -52,9 +53,15 @@ class Ending(NamedTuple):
         overloaded = self.refusal is Refusal.OVERLOADED
         return self.code == UNAVAILABLE or overloaded or self.is_cut_off
 
+    def is_declined(self) -> bool:
+        """Whether the backend wants another pick first: nothing went wrong."""
+        return self.refusal is Refusal.DECLINED and self.code == UNAVAILABLE
+
     def outcome(self, latency: float) -> Outcome:
         """What the attempt teaches; whose the status is, is for the caller to add."""
         code, report, refusal, _, is_cut_off = self
+        if self.is_declined():
+            return Outcome(DECLINED, latency, report, None, False)
         verdict = VERDICTS[code]
         if is_cut_off:
             # The server could not say it, and means it.

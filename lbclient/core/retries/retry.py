@@ -58,7 +58,8 @@ class Decision(NamedTuple):
 
     It is a resend where no backend has seen the request, else a retry; `attempt` is the
     retry's number, from 1. `is_left_to_other`: no next attempt is due, as the other of
-    two is in flight or has answered.
+    two is in flight or has answered. It `is_declined` where the backend wanted another
+    pick first: no resend, and no retry.
     """
 
     delay: float | None
@@ -66,6 +67,7 @@ class Decision(NamedTuple):
     is_resend: bool = False
     attempt: int = 0
     is_left_to_other: bool = False
+    is_declined: bool = False
 
 
 class Budget:

@@ -498,7 +498,7 @@ class CallTimer:
         elif not then.is_left_to_other:
             if call._again is None:
                 call._again = _Again()
-            call._again.follows(now, then.is_resend)
+            call._again.follows(now, then.is_resend or then.is_declined)
 
     def of_one(self, sent_at: float) -> "CallTimer":
         return self

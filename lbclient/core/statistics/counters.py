@@ -23,7 +23,8 @@ class Counters:
     throttled client could send a tenth of all the calls that it holds back.
     `refused` are the calls that ended in this client, by reason. `retries` are attempts
     after one that was refused or may have been executed, `resends` those after one that
-    no server took, `hedges` those beside the first. `refused_attempts` has the attempts
+    no server took, `hedges` those beside the first. `declined` are attempts whose
+    backend wanted another pick first. `refused_attempts` has the attempts
     that backends refused for load, by number. `latency` is that of attempts,
     `first_message` that of the first messages of their streams. `waited`
     calls waited for a backend, `waited_seconds` in all.
@@ -33,7 +34,7 @@ class Counters:
         self.calls = dict.fromkeys(codes, 0)
         self.by_method: CallCounts[int] = CallCounts(self.calls)
         self.refused = dict.fromkeys(reasons, 0)
-        self.sent = self.resends = self.hedges = 0
+        self.sent = self.resends = self.hedges = self.declined = 0
         self._retries = [0] * ATTEMPTS  # by number, from 1; the last for all beyond
         self.refused_attempts = [0] * ATTEMPTS
         self.latency = Histogram()
@@ -55,6 +56,8 @@ class Counters:
             self.sent += 1
         elif then.is_resend:
             self.resends += 1
+        elif then.is_declined:
+            self.declined += 1
         elif not then.is_left_to_other:
             self._retries[min(then.attempt, LAST)] += 1
         # `Histogram.observe`, written out: this runs after each attempt.
@@ -77,11 +80,11 @@ class Counters:
     def sent_attempts(self) -> list[int]:
         """Attempts by the number that servers are told, from 0.
 
-        The first attempts are those of calls that are over. Servers are told that a
-        hedge is attempt 1.
+        The first attempts are those of calls that are over, and declined ones. Servers
+        are told that a hedge is attempt 1.
         """
         _, second, *others = self._retries
-        return [self.sent, second + self.hedges, *others]
+        return [self.sent + self.declined, second + self.hedges, *others]
 
     def call_over(self, counts: dict[int, int], code: int, was_sent: bool) -> None:
         """Counts a call that ended, but not by the end of an attempt."""

@@ -54,7 +54,8 @@ class BackendStatistics:
     below 1.25: perhaps others use its machine. `own_cost_rise` is the same by the
     task's own account, which goes by what all of its clients tell; None where it does
     not tell. `first_message` is the mean time of late until the first message of a
-    stream, in seconds; None before one.
+    stream, in seconds; None before one. `declined` of its attempts were left to another
+    pick, beside those `served`, `rejected`, `failed` and `abandoned`.
     """
 
     address: str
@@ -90,6 +91,7 @@ class BackendStatistics:
     is_slowed: bool = False
     own_cost_rise: float | None = None
     first_message: float | None = None
+    declined: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from lbclient.core.throttles.sparse_throttle import Loads
 from lbclient.core.throttles.throttle import Throttle
 
 REJECTED, ABANDONED = Verdict.REJECTED, Verdict.ABANDONED
+DECLINED = Verdict.DECLINED
 
 QUOTA = Refusal.QUOTA
 
@@ -149,7 +150,7 @@ def weighed(outcome: Outcome) -> Verdict:
     verdict, refusal = outcome.verdict, outcome.refusal
     if verdict is REJECTED and (refusal is None or refusal is QUOTA):
         return ABANDONED
-    return verdict
+    return ABANDONED if verdict is DECLINED else verdict
 
 
 def weighed_for_customer(outcome: Outcome) -> Verdict:
@@ -161,4 +162,4 @@ def weighed_for_customer(outcome: Outcome) -> Verdict:
     """
     if outcome.verdict is REJECTED and outcome.refusal is not QUOTA:
         return ABANDONED
-    return outcome.verdict
+    return ABANDONED if outcome.verdict is DECLINED else outcome.verdict

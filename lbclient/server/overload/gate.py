@@ -22,6 +22,7 @@ from lbclient.background.readers import readers_of
 from lbclient.config import ServerConfig
 from lbclient.core.criticality import DEFAULT, Criticality, current
 from lbclient.core.overload.admission import MEMORY_NAME, PLACES_NAME
+from lbclient.core.overload.late_binding import LateBinding
 from lbclient.core.overload.latency_window import MethodBaseline
 from lbclient.core.overload.overload_signals import TUNING as OVERLOAD_SIGNALS
 from lbclient.core.overload.overload_signals import Pressure
@@ -43,6 +44,7 @@ from lbclient.server.overload.intake import Intake
 from lbclient.server.overload.metadata import WORDS, RequestMetadata
 from lbclient.server.overload.refusal_counts import RefusalCounts
 from lbclient.server.overload.refusal_status import (
+    DECLINED,
     FULL,
     NO_PLACE,
     OURS_MAY_RETRY,
@@ -73,6 +75,7 @@ class Gate:
     only, except `too_late`."""
 
     loop: asyncio.AbstractEventLoop  # once started
+    task = ""  # whom requests name that may be declined
 
     def __init__(
         self,
@@ -117,6 +120,8 @@ class Gate:
         highest = Criticality[str(config.highest_criticality)]
         self._metadata = RequestMetadata(highest)
         self._stock = StockBudget()
+        self._binding = LateBinding()
+        self.declined = 0
         self._shedding = Shedding(self.core, self._metadata.named, self._drops)
         self._wakeups: Wakeups | None = None  # grpcio's, once they are read together
 
@@ -171,7 +176,7 @@ class Gate:
         if self._system.read_at != now:
             self.sample_system(now)
         self.charging.take_speed()
-        refused = self._refusals.total()
+        refused = self._refusals.total() + self.declined  # each takes as long
         wakeups = self._wakeups
         self._shedding.is_possible = wakeups is not None and wakeups.is_alone()
         self._shedding.sample(now, refused, self.queue.is_for_long)
@@ -180,7 +185,12 @@ class Gate:
             self.adaptive.take_time(self.core.typical_time)
         memory = self._system.memory
         self._monitor.memory = wire.sound(memory)
-        self.pressure.sample(now, self.load(now), cpu, memory, self._own.values())
+        load = self.load(now)
+        self.pressure.sample(now, load, cpu, memory, self._own.values())
+        report = self._monitor.report()
+        self._binding.sample(
+            now, load, report.utilization, report.qps, self._system.cpus
+        )
         self._monitor.signals.take(self._metrics_told(), now)
         is_calm = self.pressure.is_calm(self._monitor.active)
         self._is_calm = is_calm and not self._own.has_runnable
@@ -309,7 +319,7 @@ class Gate:
     def _decide(
         self, metadata: Iterable[tuple[str, str | bytes]], method: MethodBaseline | None
     ) -> RefusalStatus | None:
-        criticality, attempt, customer = self._metadata.take(metadata)
+        criticality, attempt, customer, decliner = self._metadata.take(metadata)
         charging = self.charging
         if customer and not charging.asks_context:
             adopt(customer)
@@ -331,6 +341,9 @@ class Gate:
             return RefusalStatus(
                 StatusCode.UNAVAILABLE, pressure.why(), self._told(refusal)
             )
+        if decliner and decliner == self.task and self._binding.declines(pressure.load):
+            self.declined += 1
+            return DECLINED
         active = self._monitor.active
         if pressure.places is not None and pressure.is_full(criticality, active):
             self.count(NO_PLACE, criticality)
@@ -389,6 +402,7 @@ class Gate:
             admitted=self.admitted(),
             attempts=self.attempts(),
             misread=dict(self._metadata.misread),
+            declined=self.declined,
         )
 
     def attempts(self) -> AttemptStatistics:

@@ -1,4 +1,4 @@
-"""Reads a request's criticality, attempt number and customer from its metadata."""
+"""Reads a request's criticality, attempt number, customer, and who may decline it."""
 
 from collections.abc import Iterable
 
@@ -9,7 +9,7 @@ from lbclient.core.retries.attempt_histogram import StockAttempt
 from lbclient.core.retries.retry import parse_attempt
 
 ATTEMPT_KEYS = frozenset({wire.ATTEMPT_KEY, wire.STOCK_ATTEMPT_KEY})
-WORDS = ATTEMPT_KEYS | {wire.CRITICALITY_KEY, wire.CUSTOMER_KEY}
+WORDS = ATTEMPT_KEYS | {wire.CRITICALITY_KEY, wire.CUSTOMER_KEY, wire.DECLINE_KEY}
 
 
 class RequestMetadata:
@@ -25,13 +25,16 @@ class RequestMetadata:
 
     def take(
         self, metadata: Iterable[tuple[str, str | bytes]]
-    ) -> tuple[Criticality, int, str]:
-        """Returns criticality, attempt and customer; puts the first in the context.
+    ) -> tuple[Criticality, int, str, str]:
+        """Returns criticality, attempt, customer, and the task that may decline it.
+
+        Puts the criticality in the context.
 
         The attempt is the larger of our channels' number and gRPC's own: one retry may
         be within another. gRPC's is a `StockAttempt`.
         """
         criticality, attempt, stock, customer = DEFAULT, 0, 0, OTHERS
+        decliner = ""
         for key, value in metadata:
             if key not in WORDS:
                 continue
@@ -50,9 +53,11 @@ class RequestMetadata:
                 self.misread[key] += not is_known
             elif key == wire.CUSTOMER_KEY:
                 customer = str(value)
+            elif key == wire.DECLINE_KEY:
+                decliner = str(value)
         if stock > attempt:
             attempt = StockAttempt(stock)
-        return criticality, attempt, customer
+        return criticality, attempt, customer, decliner
 
     def named(self, metadata: Iterable[tuple[str, str | bytes]]) -> Criticality | None:
         """The criticality that a first attempt names; None: it names none, or retries.

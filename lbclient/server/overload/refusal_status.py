@@ -22,6 +22,7 @@ class RefusalStatus(NamedTuple):
     # In what the task reports to all clients: an error, and refused for its load.
     is_error: bool = True
     is_for_load: bool = True
+    is_counted: bool = True  # among finished requests
 
 
 # Tells stock clients not to retry; our channels go by the word beside it.
@@ -79,8 +80,18 @@ OUT_OF_QUOTA = RefusalStatus(
     is_error=False,
     is_for_load=False,
 )
+# Its client picks once more, with the report: nothing has gone wrong.
+DECLINED = RefusalStatus(
+    StatusCode.UNAVAILABLE,
+    "declined: busier than usual",
+    TRAILERS[Refusal.DECLINED],
+    is_error=False,
+    is_for_load=False,
+    is_counted=False,
+)
 # Reasons that are counted, beside the refusals that are told: labels of metrics.
 NO_PLACE, LATE, UNANSWERED = "concurrency", "too-late", "unanswered"
-REASONS = (*(refusal.value for refusal in Refusal), NO_PLACE, LATE, UNANSWERED)
+TOLD = (refusal.value for refusal in Refusal if refusal is not Refusal.DECLINED)
+REASONS = (*TOLD, NO_PLACE, LATE, UNANSWERED)
 # What gRPC's core has ended before anybody saw it, so of whatever criticality.
 UNSEEN, UNKNOWN = "unseen", "UNKNOWN"

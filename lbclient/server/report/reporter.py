@@ -66,9 +66,9 @@ class Reporter:
         self.utilizations: tuple[float, float] | None = None
         self.tells_cost = False  # of a request, to its client
         self.sends_orca = True  # in trailers, for clients that are not ours
-        self._task_id = SystemRandom().randrange(1, 2**32)
+        self.task_id = SystemRandom().randrange(1, 2**32)
         # Of the asyncio tasks in which grpcio serves requests of this server.
-        self.request_name = f"request of lbclient server {self._task_id}"
+        self.request_name = f"request of lbclient server {self.task_id}"
         self._sampled = b""
         self._health = self._load = b""  # of this sample, once a stream is told
         self.ready: dict[int, Trailers] = {}  # by active requests, of this sample
@@ -250,7 +250,7 @@ class Reporter:
             named_metrics=self.monitor.signals.read(),
             application_utilization=self.monitor.application,
             state=self.state.name,
-            task_id=self._task_id,
+            task_id=self.task_id,
             refused_percent=bytes(self._shares.percents),
         ).SerializeToString()
         self.ready = {}

@@ -122,8 +122,8 @@ class Refused:
     def __init__(self, serving: Serving, answer: RefusalStatus, counts: Counts) -> None:
         self._reporter = serving.reporter
         self._answer = answer
-        tally = serving.tally
-        tally.refuse(answer.code, counts, answer.is_error)
+        if answer.is_counted:
+            serving.tally.refuse(answer.code, counts, answer.is_error)
 
     async def stream_stream(self, _requests: Any, context: Any) -> None:
         """Says what `abort` would: that raises, which takes an eighth of all this."""

@@ -167,8 +167,9 @@ class SyncRequests(grpc.ServerInterceptor):
     def _refused(self, answer: RefusalStatus, path: str) -> Any:
         known = self._methods.get(path)
         counts = self._counts(path, None if known is None else known[0])
-        with self._counting:
-            self._serving.tally.refuse(answer.code, counts, answer.is_error)
+        if answer.is_counted:
+            with self._counting:
+                self._serving.tally.refuse(answer.code, counts, answer.is_error)
         refuse = partial(_refuse, answer, self._serving.reporter.trailers)
         setattr(refuse, THREADS[0], self._refusing)
         # Of whatever arity: it reads no request.
