@@ -144,6 +144,10 @@ BENCHMARKS = (
         shows="What hedging does to the tail, and what it costs.",
     ),
     Listed(
+        section=BALANCE, name="late_binding", module="late_binding", short=None,
+        shows="What it gives that busy backends decline first attempts.",
+    ),
+    Listed(
         section=BALANCE, name="antagonist", module="antagonist", short=None,
         shows="Who notices that others use a backend's CPU, and how soon.",
     ),

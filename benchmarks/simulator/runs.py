@@ -30,6 +30,7 @@ class Run(NamedTuple):
     busiest: float  # utilization
     ill: float  # fair shares of those that are not well
     probes: float  # a request
+    attempts: float = 1.0  # likewise
 
 
 class Case(NamedTuple):
@@ -101,7 +102,7 @@ class Runs:
         busiest = max(made.utilization)
         run = Run(
             made.p50, made.p99, made.spread, made.errors, busiest, made.sinkhole,
-            made.probes,
+            made.probes, made.attempts,
         )  # fmt: skip
         self._known[key] = run
         if self._file is not None:

@@ -18,6 +18,7 @@ from random import Random
 from typing import Any
 
 from lbclient.core.model import LoadReport, Verdict
+from lbclient.core.overload.late_binding import LateBinding
 from lbclient.core.refusal import Refusal
 from lbclient.core.report.latency import LatencyEstimate
 from lbclient.sim.admission import SimulatedAdmission
@@ -39,6 +40,7 @@ _NEW = tuple.__new__  # of a NamedTuple, without the call that its own name take
 NO_METRICS = LoadReport().metrics
 
 SERVED, FAILED, REJECTED = Verdict.SERVED, Verdict.FAILED, Verdict.REJECTED
+DECLINED = Refusal.DECLINED
 
 
 class SimulatedBackend:
@@ -56,6 +58,7 @@ class SimulatedBackend:
         "_arrivals",
         "_arrived",
         "_at",
+        "_binding",
         "_cores",
         "_due",
         "_failed",
@@ -115,6 +118,7 @@ class SimulatedBackend:
         if scenario.is_careful:
             is_on = scenario.admission
             self.admission = SimulatedAdmission(rng, delay, is_on=is_on)
+        self._binding = LateBinding() if scenario.late_binding else None
         self._refusal_cost = scenario.refusal_cost * scenario.cost
         self._refused: dict[int, Refusal] = {}  # those of `_running` that will be
         self._running: list[tuple[float, int, SimulatedNode]] = []
@@ -159,8 +163,7 @@ class SimulatedBackend:
         self._active += 1
         refusal = None
         if self.admission is not None:
-            attempt = node.attempt_of(number)
-            refusal = self.admission.refusal(attempt, self._load(), now)
+            refusal = self._refusal(self.admission, node, number, now)
         if refusal is not None or len(self._running) >= self._full:
             self._refuse(node, number, refusal or Refusal.OVERLOADED, now)
         elif wait := wait + self.faults.delay:
@@ -189,13 +192,26 @@ class SimulatedBackend:
             self._active += 1
             refusal = None
             if self.admission is not None:
-                attempt = node.attempt_of(number)
-                refusal = self.admission.refusal(attempt, self._load(), now)
+                refusal = self._refusal(self.admission, node, number, now)
             if refusal is None:
                 arrivals.let_in += 1
                 self._run(node, number, cost, now)
             else:
                 self._refuse(node, number, refusal, now)
+
+    def _refusal(
+        self,
+        admission: SimulatedAdmission,
+        node: SimulatedNode,
+        number: int,
+        now: float,
+    ) -> Refusal | None:
+        load = self._load()
+        refusal = admission.refusal(node.attempt_of(number), load, now)
+        binding = self._binding
+        if refusal is not None or binding is None or not node.may_decline(number):
+            return refusal
+        return Refusal.DECLINED if binding.declines(load) else None
 
     def _load(self) -> float:
         """Requests that run or want to, for each processor."""
@@ -334,11 +350,12 @@ class SimulatedBackend:
         now: float,
     ) -> None:
         self._active -= 1
-        self._finished += 1
-        if verdict is not SERVED:
-            self._failed += 1
-            if refusal is not None and self.admission is not None:
-                self.admission.overloads += 1
+        if refusal is not DECLINED:
+            self._finished += 1
+            if verdict is not SERVED:
+                self._failed += 1
+                if refusal is not None and self.admission is not None:
+                    self.admission.overloads += 1
         if self._latencies is not None and number in self._arrived:
             arrived_at, others = self._arrived.pop(number)
             if verdict is SERVED:
@@ -395,6 +412,9 @@ class SimulatedBackend:
             used, self._finished, self._failed, now, active, runnable, self._cores
         )
         self._finished = self._failed = 0
+        if self._binding is not None:
+            utilization, qps, _ = self.reports.said
+            self._binding.sample(now, self._load(), utilization, qps, self._cores)
 
     def report(self) -> LoadReport | None:
         """What it says now, to whoever asks."""

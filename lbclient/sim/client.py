@@ -74,6 +74,11 @@ class SimulatedNode:
         retry = self.client.retries.get(number)
         return retry.attempt if retry else 0
 
+    def may_decline(self, number: int) -> bool:
+        """Whether it may have that request picked for once more."""
+        client = self.client
+        return client.may_be_declined(number) and len(client.pool.ready) > 1
+
     def __repr__(self) -> str:
         return f"<{self.endpoint.address}, {self.load.in_flight} in flight>"
 
@@ -119,6 +124,7 @@ class Client:
         self.retries: dict[int, Retry] = {}
         self.tried: dict[int, tuple[SimulatedNode, ...]] = {}
         self.sent_at: dict[int, float] = {}
+        self._declined: dict[int, int] = {}  # attempts of requests that go again
         self._attempts = scenario.attempts
         self._rng = rng
         self._number = number
@@ -316,6 +322,9 @@ class Client:
         self.sent_at[number] = now
         return node
 
+    def may_be_declined(self, number: int) -> bool:
+        return self._declined.get(number, 0) < self._scenario.late_binding
+
     def settle(
         self,
         node: SimulatedNode,
@@ -326,6 +335,10 @@ class Client:
     ) -> float | None:
         """Learns from an attempt; when to begin the next, or None."""
         outcome = self.learn(node, ending, self.sent_at.pop(number), now, key)
+        if ending.is_declined():
+            self._declined[number] = self._declined.get(number, 0) + 1
+            return now
+        self._declined.pop(number, None)
         throttling = self.throttling
         if throttling.is_active or (outcome.refusal is not None and throttling.is_on):
             throttling.observe(DEFAULT, outcome, "", now)

@@ -122,7 +122,9 @@ class Scenario:
     retry_ratio: float = 0.1  # ... the client's budget: so many retries a request
     avoid_tried: bool = True  # no attempt goes where one of its request was refused
     admission: bool = False  # backends refuse by load, not only when full
-    refusal_cost: float = 0.0  # processor time of a refusal, in mean requests
+    late_binding: int = 0  # attempts of a request that may be declined, at most
+    # Processor time of a refusal, or of a declined attempt, in mean requests.
+    refusal_cost: float = 0.0
     event_loop: bool = False  # a processor has one request at a time, others wait ...
     # ... unseen in gRPC's core, of which `full` is the length.
 
@@ -203,7 +205,11 @@ class Scenario:
     def is_careful(self) -> bool:
         """Whether clients and backends do more than to send and to serve."""
         return bool(
-            self.throttle or self.attempts > 1 or self.admission or self.refusing
+            self.throttle
+            or self.attempts > 1
+            or self.admission
+            or self.refusing
+            or self.late_binding
         )
 
     @property
@@ -323,6 +329,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "liars": (0, 10_000),
     "refusing": (0, 10_000),
     "retry_ratio": (0.0, 2.0),
+    "late_binding": (0, 3),
     "refusal_cost": (0.0, 1.0),
     "window": (1.0, 100_000.0),
     "smoothing": (0.01, 1000.0),

@@ -10,7 +10,7 @@ from lbclient.core.protocols import PickerFactory
 from lbclient.core.refusal import Refusal
 from lbclient.core.retries.ending import UNAVAILABLE, Ending
 from lbclient.pickers import PICKERS, WeightedRoundRobin
-from lbclient.sim import SCENARIOS, Scenario, simulate
+from lbclient.sim import SCENARIOS, Result, Scenario, simulate
 from lbclient.sim.oracle import oracle
 from lbclient.sim.result import variation
 from lbclient.sim.simulation import Simulation
@@ -231,6 +231,24 @@ def test_a_retry_may_go_anywhere_as_in_the_book() -> None:
     )  # fmt: skip
     errors = simulate(scenario, "random", load=0.1, seed=1).errors
     assert errors == pytest.approx(8 / 27, abs=0.05)
+
+
+def test_late_binding_cuts_the_tail_until_all_are_busy() -> None:
+    """docs/simulator.md has three seeds of this and more."""
+    without = replace(
+        SCENARIOS["S1_homog"], clients=20, backends=20, subset_size=10, cores=1,
+        warm_up=8.0, window=15.0,
+    )  # fmt: skip
+    late = replace(without, late_binding=1, refusal_cost=0.01)
+
+    def play(scenario: Scenario, load: float) -> Result:
+        return simulate(scenario, "weighted_least_loaded", load=load, seed=1)
+
+    result = play(late, 0.5)
+    assert result.p99 < 0.95 * play(without, 0.5).p99
+    assert result.errors == 0.0
+    assert 1.2 < result.attempts < 1.6
+    assert play(late, 0.95).attempts < 1.05
 
 
 def test_a_retry_is_held_back_like_any_request() -> None:
