@@ -60,3 +60,22 @@ def test_while_it_is_limited_few_are_taken_from_the_core() -> None:
     queue.delay.is_limited = False
     queue.sample(3 * TICK, 0)
     assert queue.intake._bounds is READY
+
+
+def test_what_the_core_ended_in_a_flood_refuses_nobody_after_it() -> None:
+    """As if it waited, beside requests that have been asked for and do not come."""
+    queue = CoreQueue()
+    intake, in_core = queue.intake, 0
+    is_behind = True
+    intake.was_behind = lambda: is_behind  # type: ignore[method-assign]
+    queue.unseen.count_by(lambda: intake.taken + in_core, most=1000)
+    intake.asked = DROPPING.ahead
+    for sample in range(1, 51):
+        in_core = min(500, in_core + 100)
+        is_behind = sample < 10
+        intake.taken += 20
+        queue.sample(sample * TICK, 0, is_prompt=True)
+        if sample == 9:
+            assert queue.delay.is_limited
+    assert queue.delay.seconds == 0.0
+    assert not queue.delay.is_limited

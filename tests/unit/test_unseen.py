@@ -24,11 +24,12 @@ class Core:
         is_behind: bool,
         after: float = TICK,
         asked: int = ASKED,
+        is_prompt: bool = False,
     ) -> int:
         self.now += after
         self.began += came
         self.taken += taken
-        self.unseen.sample(self.now, self.taken, asked, is_behind)
+        self.unseen.sample(self.now, self.taken, asked, is_behind, is_prompt)
         return self.unseen.waiting
 
 
@@ -112,3 +113,16 @@ def test_as_soon_as_a_flood_is_over_it_is_known_who_was_ended() -> None:
         core.sample(came=MANY, taken=MANY, is_behind=False)
     for _ in range(round(PAUSE / TICK)):
         assert core.sample(came=MANY, taken=MANY, is_behind=False, asked=512) == 0
+
+
+def test_none_wait_where_many_are_asked_for_and_who_comes_is_there_at_once() -> None:
+    """Else what the core ended in a flood would look as if it waited, for ever."""
+    core = flooded()
+    ended = 300
+    core.sample(came=ended, taken=400, is_behind=True, asked=256, is_prompt=True)
+    assert core.unseen.waiting == ended
+    for _ in range(round(OVER / TICK)):
+        core.sample(came=40, taken=40, is_behind=False, asked=256, is_prompt=True)
+    assert (
+        core.sample(came=40, taken=40, is_behind=False, asked=256, is_prompt=True) == 0
+    )

@@ -70,10 +70,14 @@ class CoreQueue:
         self.deadlines.observe(None if left is None else left + waited)
         return waited
 
-    def sample(self, now: float, refused: int) -> None:
-        """Ten times a second. `refused`: how many requests were, ever."""
+    def sample(self, now: float, refused: int, is_prompt: bool = False) -> None:
+        """Ten times a second. `refused`: how many requests were, ever.
+
+        `is_prompt`: the loop takes all that the core hands over in its next turn.
+        """
         intake, unseen = self.intake, self.unseen
-        unseen.sample(now, intake.taken, intake.asked, intake.was_behind())
+        counts = intake.taken, intake.asked, intake.was_behind()
+        unseen.sample(now, *counts, is_prompt)
         # Beside many requests that have begun grpcio is slow to serve what was taken.
         waiting = unseen.waiting + len(intake)
         if not unseen.waiting and len(intake) < FEW:

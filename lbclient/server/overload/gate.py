@@ -178,9 +178,10 @@ class Gate:
         self.charging.take_speed()
         refused = self._refusals.total() + self.declined  # each takes as long
         wakeups = self._wakeups
-        self._shedding.is_possible = wakeups is not None and wakeups.is_alone()
+        is_prompt = wakeups is not None and wakeups.is_alone()
+        self._shedding.is_possible = is_prompt
         self._shedding.sample(now, refused, self.queue.is_for_long)
-        self.core.sample(now, refused)
+        self.core.sample(now, refused, is_prompt)
         if self.adaptive is not None:
             self.adaptive.take_time(self.core.typical_time)
         memory = self._system.memory

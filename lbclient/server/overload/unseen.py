@@ -52,11 +52,19 @@ class Unseen:
         began = self._read()
         return None if began is None else began - taken
 
-    def sample(self, now: float, taken: int, asked: int, is_behind: bool) -> None:
+    def sample(
+        self,
+        now: float,
+        taken: int,
+        asked: int,
+        is_behind: bool,
+        is_prompt: bool = False,
+    ) -> None:
         """Updates `ended` and `waiting`. Called ten times a second.
 
         `is_behind`: more requests wait in the core than it was asked for. Requests that
-        were `asked` for may be on their way.
+        were `asked` for may be on their way. `is_prompt`: they are there in the next
+        turn of the loop. So where some have not come, none wait in the core.
         """
         came, self._taken = taken - self._taken, taken
         # That nothing comes does not mean that nothing waits: while a handler has the
@@ -83,9 +91,10 @@ class Unseen:
             return
         surely = unseen if is_certain else int(max(0, unseen - most))
         self.ended = max(self.ended, surely)
-        # Where many are asked for, whether they come at once tells nothing. So all that
-        # have begun wait, but for those that were taken and those that surely ended.
-        is_unclear = asked >= MANY and not is_certain
+        # Where many are asked for and come late, whether they come at once tells
+        # nothing. So all that have begun wait, but for those that were taken and those
+        # that surely ended.
+        is_unclear = asked >= MANY and not (is_prompt or is_certain)
         if is_unclear and unseen >= self._likely_ended + MANY:
             self._behind_at = now
             is_over = False
