@@ -268,17 +268,52 @@ def test_in_a_flood_whoever_is_not_dropped_is_let_in() -> None:
     task.overload()
     named = (wire.CRITICALITY_KEY, "CRITICAL")
     assert task.ask(named) is not None
-    task.gate.intake.drops = lambda request: False
+    task.gate.intake.drops = lambda request: None
     assert task.ask(named) is None
     assert task.ask() is not None
 
 
+def drops(task: Task, criticality: Criticality) -> bool:
+    """As in a flood in which nobody less critical waits."""
+    is_let_in = task.gate._lets_in(criticality)
+    if not is_let_in:
+        task.gate._count_dropped(criticality)
+    return not is_let_in
+
+
+def test_in_a_flood_so_many_wait_as_their_criticality_may() -> None:
+    """In both queues: those that grpcio has wait, too, for their turns."""
+    task = Task()
+    asked: list[tuple[int, int]] = []
+    gate = task.gate
+    gate.core.delay.has_room = lambda *of: asked.append(of) or False  # type: ignore
+    gate.core.intake._waiting.extend(range(3))
+    gate.queue._new._count = 4
+    assert not gate._lets_in(Criticality.CRITICAL)
+    assert [of[:2] for of in asked] == [(Criticality.CRITICAL, 7)]
+
+
+async def test_in_a_flood_a_turn_of_a_less_critical_one_is_room() -> None:
+    task = Task()
+    gate = task.gate
+    gate.core.delay.has_room = lambda *_: False  # type: ignore[method-assign]
+    assert not gate._passes()
+    gate.intake.drops = lambda request: None
+    assert gate._passes()
+    turn = gate.queue._new.wait(Criticality.CRITICAL)
+    assert not gate._lets_in(Criticality.CRITICAL)
+    assert gate._lets_in(Criticality.CRITICAL_PLUS)
+    gate.queue._new.wait(Criticality.CRITICAL_PLUS, passes=True)
+    assert await turn is False
+    assert not gate._lets_in(Criticality.CRITICAL_PLUS)
+
+
 def test_what_is_dropped_is_counted_as_what_is_refused() -> None:
     task = Task()
-    assert not task.gate._drops(Criticality.SHEDDABLE)
+    assert task.gate._lets_in(Criticality.SHEDDABLE)
     task.overload()
     before = task.gate.attempts().requests["0"]
-    assert task.gate._drops(Criticality.SHEDDABLE)
+    assert drops(task, Criticality.SHEDDABLE)
     assert task.gate.refused["unanswered"]["SHEDDABLE"] == 1
     assert task.gate.queue.arrived == 1
     assert task.gate.attempts().requests["0"] == before + 1
@@ -291,11 +326,11 @@ def test_what_is_dropped_and_refused_is_told_as_a_share_of_what_came() -> None:
     for refused in (False, True):
         task.runnable = 10**9 * refused
         for _ in range(20):
-            assert task.gate._drops(Criticality.SHEDDABLE) is refused
+            assert drops(task, Criticality.SHEDDABLE) is refused
             assert (task.ask((key, "SHEDDABLE_PLUS")) is not None) is refused
             assert (task.ask((key, "CRITICAL")) is not None) is refused
             if not refused:
-                task.ask((key, "SHEDDABLE"))  # as `_drops` counts what it drops alone
+                task.ask((key, "SHEDDABLE"))  # as only what is dropped is counted
             task.gate.let_by()
     task.sample()
     assert task.gate.refused_shares.percents == (50, 50, 50)

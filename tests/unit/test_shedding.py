@@ -14,8 +14,14 @@ from lbclient.server.overload.shedding import ANSWERED, Shedding
 
 TICK = 0.1  # seconds
 FEW, MANY = int(0.5 * ANSWERED * TICK), int(2 * ANSWERED * TICK)  # in each
+PLUS = ((wire.CRITICALITY_KEY, "CRITICAL_PLUS"),)
 SHEDDABLE = ((wire.CRITICALITY_KEY, "SHEDDABLE"),)
 CRITICAL = ((wire.CRITICALITY_KEY, "CRITICAL"),)
+
+
+class Request:
+    def __init__(self, metadata: Any) -> None:
+        self.metadata = metadata
 
 
 class Flood:
@@ -24,10 +30,13 @@ class Flood:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "metadata_of", lambda request: request.metadata)
         self.core = CoreQueue()
+        self.least = Criticality.CRITICAL
+        self.counted: list[Criticality] = []
         self.shedding = Shedding(
             self.core,
             RequestMetadata().named,
-            lambda criticality: criticality < Criticality.CRITICAL,
+            lambda criticality: criticality >= self.least,
+            self.counted.append,
         )
         self._now, self._refused = 0.0, 0
 
@@ -39,8 +48,21 @@ class Flood:
         return self.core.intake.drops is not None
 
     def drops(self, metadata: Any) -> bool:
-        drops = self.core.intake.drops
-        return drops is not None and drops(SimpleNamespace(metadata=metadata))
+        """Whether one that comes is; it waits if not."""
+        intake, dropped = self.core.intake, self.core.intake.dropped
+        self.come(metadata)
+        return intake.dropped > dropped and not (
+            intake._waiting and intake._waiting[-1].metadata is metadata
+        )
+
+    def come(self, metadata: Any) -> None:
+        intake = self.core.intake
+        intake.asked += 2  # so that it asks for no more
+        intake._take(Request(metadata))
+        intake.asked -= 1
+
+    def waiting(self) -> list[Any]:
+        return [request.metadata for request in self.core.intake._waiting]
 
 
 @pytest.fixture
@@ -116,13 +138,57 @@ def test_where_events_come_one_a_turn_all_are_answered(flood: Flood) -> None:
 def test_who_came_before_the_flood_was_seen_is_asked_when_it_is(flood: Flood) -> None:
     intake = flood.core.intake
     for metadata in (SHEDDABLE, CRITICAL, ()):
-        intake.asked += 1
-        intake._take(SimpleNamespace(metadata=metadata))
+        flood.come(metadata)
     flood.core.sheds = True
     assert flood.sample(MANY)
     assert len(intake) == 3  # they do not wait for too long yet
     flood.core.delay.is_limited, flood.core.delay.seconds = True, 1.0
     assert flood.sample(MANY)
-    assert [one.metadata for one in intake._waiting] == [CRITICAL, ()]
+    assert flood.waiting() == [CRITICAL, ()]
     assert intake.dropped == 1
     assert flood.core.delay.seconds == 0.0  # so that nobody takes it for a quick rate
+
+
+def test_who_finds_no_room_takes_the_place_of_the_first_of_the_least_critical(
+    flood: Flood,
+) -> None:
+    flood.core.sheds = True
+    flood.least = Criticality.SHEDDABLE
+    flood.sample()
+    for metadata in (CRITICAL, (), SHEDDABLE, CRITICAL, SHEDDABLE):
+        flood.come(metadata)
+    flood.least = Criticality.CRITICAL_PLUS + 1  # type: ignore[assignment]
+    flood.come(PLUS)
+    assert flood.waiting() == [CRITICAL, (), PLUS, CRITICAL, SHEDDABLE]
+    flood.come(CRITICAL)
+    assert flood.waiting() == [CRITICAL, (), PLUS, CRITICAL, CRITICAL]
+    flood.come(CRITICAL)
+    flood.come(SHEDDABLE)
+    flood.come(PLUS)
+    assert flood.waiting() == [PLUS, (), PLUS, CRITICAL, CRITICAL]
+    counted = [criticality.name for criticality in flood.counted]
+    assert counted == 2 * ["SHEDDABLE"] + ["CRITICAL", "SHEDDABLE", "CRITICAL"]
+    assert flood.core.intake.dropped == len(counted)
+
+
+async def test_who_is_served_and_who_came_before_the_flood_loses_no_place(
+    flood: Flood,
+) -> None:
+    flood.come(SHEDDABLE)
+    flood.core.sheds = True
+    flood.least = Criticality.SHEDDABLE
+    flood.sample()
+    flood.come(SHEDDABLE)
+    flood.core.intake.take_from(SimpleNamespace(ask=lambda *_: None))
+    for _ in range(2):
+        await flood.core.intake.next()
+    flood.least = Criticality.CRITICAL_PLUS + 1  # type: ignore[assignment]
+    flood.come(PLUS)
+    assert flood.waiting() == []
+    assert len(flood.core.intake.ranks) == 0
+    flood.least = Criticality.SHEDDABLE
+    flood.come(SHEDDABLE)
+    assert repr(flood.core.intake.ranks) == "<1 SHEDDABLE>"
+    flood.core.sheds = False
+    flood.sample()
+    assert repr(flood.core.intake.ranks) == "<>"

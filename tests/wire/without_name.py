@@ -150,14 +150,15 @@ async def flood(address: str, server: Any) -> None:
     """Looks at a request as it is handed over, as a server does in a flood."""
     from lbclient.grpc_seam import intake
 
-    def is_dropped(request: Any) -> bool:
-        return dict(intake.metadata_of(request)).get("drop") == "yes"
+    def dropped_for(request: Any) -> Any:
+        is_dropped = dict(intake.metadata_of(request)).get("drop") == "yes"
+        return request if is_dropped else None
 
     queue = server._gate.core.intake
     async with grpc.aio.insecure_channel(address) as channel:
         check: Any = channel.unary_unary("/grpc.health.v1.Health/Check")
         for _ in range(10):
-            queue.drops = is_dropped  # until the next sample
+            queue.drops = dropped_for  # until the next sample
             assert await check(b"", timeout=20) == b"\x08\x01"  # SERVING
 
 

@@ -57,9 +57,9 @@ class CoreQueue:
         """Seconds that requests have until their deadline."""
         return self.deadlines.typical
 
-    def has_room(self, criticality: Criticality) -> bool:
+    def has_room(self, criticality: Criticality, waiting: int) -> bool:
         """Whether one more may wait in Python; always, but in a flood."""
-        return self.delay.has_room(criticality, len(self.intake), self.typical_time)
+        return self.delay.has_room(criticality, waiting, self.typical_time)
 
     def waited(self, here: float, left: float | None) -> float:
         """Seconds since a request arrived that was taken `here` seconds ago.

@@ -101,7 +101,7 @@ class Gate:
             delay=delay,
         )
         self.core = CoreQueue(delay)
-        self.queue = RunQueue(clock, self.core.intake, self.pressure.is_refusing)
+        self.queue = RunQueue(clock, self.core.intake, self._passes)
         self.threads = Threads(pool=pool)
         self._monitor = monitor
         self._clock = clock
@@ -122,7 +122,9 @@ class Gate:
         self._stock = StockBudget()
         self._binding = LateBinding()
         self.declined = 0
-        self._shedding = Shedding(self.core, self._metadata.named, self._drops)
+        self._shedding = Shedding(
+            self.core, self._metadata.named, self._lets_in, self._count_dropped
+        )
         self._wakeups: Wakeups | None = None  # grpcio's, once they are read together
 
     def limit(self, requests: int) -> None:
@@ -260,21 +262,29 @@ class Gate:
 
     # Requests
 
-    def _drops(self, criticality: Criticality) -> bool:
-        """Whether a request is ended unanswered that has come and that grpcio has not.
+    def _lets_in(self, criticality: Criticality) -> bool:
+        """Whether a request may wait that has come and that grpcio has not.
 
-        Called only in a flood. Whoever is not dropped, signals let in.
+        Called only in a flood. Whoever may, signals let in.
         """
         now = self._clock()
         self.pressure.observe(self.load(now), now)
-        is_let_in = self.pressure.refuses(criticality, 0, now) is None
-        if is_let_in and self.core.has_room(criticality):
+        if self.pressure.refuses(criticality, 0, now) is not None:
             return False
+        waiting = len(self.core.intake) + len(self.queue)
+        if self.core.has_room(criticality, waiting):
+            return True
+        return self.queue.has_below(criticality)  # whose turn it is going to take
+
+    def _count_dropped(self, criticality: Criticality) -> None:
         self.queue.arrived += 1
         self._arrivals.asked += 1
         self._arrivals.decided[criticality] += 1
         self.count(UNANSWERED, criticality)
-        return True
+
+    def _passes(self) -> bool:
+        """Whether who is less critical loses its turn."""
+        return self.pressure.is_refusing() or self.core.intake.drops is not None
 
     def refuses(
         self,

@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
+from lbclient.server.overload.ranks import Ranks
+
 
 class Bounds(NamedTuple):
     ahead: int  # requests asked for that have not come, at most
@@ -59,8 +61,10 @@ class Intake:
         self.taken = 0  # requests, whatever becomes of them
         self.dropped = 0  # of them, as they came
         self.dropped_at_stop = 0  # requests, which grpcio serves no more
-        # Whether what has come is dropped: then gRPC's core ends it. None: nothing is.
-        self.drops: Callable[[Any], bool] | None = None
+        # Which request is dropped for one that has come: itself, one that waits, whose
+        # place it takes, or None. gRPC's core ends what is dropped. None: none is.
+        self.drops: Callable[[Any], Any] | None = None
+        self.ranks = Ranks()  # of what waits, as long as some are dropped
 
     def take_from(self, core: Core) -> None:
         self._core = core
@@ -82,7 +86,10 @@ class Intake:
             await self._wanted
             if self._is_closed and self._error is None:
                 self._ask()  # else nothing tells that the core has ended
-        return self._waiting.popleft()
+        request = self._waiting.popleft()
+        if self.ranks:
+            self.ranks.remove(request)
+        return request
 
     def keep_within(self, bounds: Bounds) -> None:
         """Sets the bounds, for whoever knows how long requests wait."""
@@ -94,10 +101,10 @@ class Intake:
 
     def sift(self) -> None:
         """Drops of what waits what would be dropped if it came now."""
-        drops, waiting = self.drops, len(self._waiting)
-        if drops is not None:
-            self._waiting = deque(one for one in self._waiting if not drops(one))
-            self.dropped += waiting - len(self._waiting)
+        waiting, self._waiting = self._waiting, deque()
+        self.ranks.clear()
+        for request in waiting:
+            self._keep(request)
 
     def ask_for_few(self) -> None:
         """Asks for few requests from now on: the server will stop.
@@ -140,14 +147,26 @@ class Intake:
         self.taken += 1
         if self._is_closed:
             self.dropped_at_stop += 1
-        elif self.drops is not None and self.drops(request):
-            self.dropped += 1
+        elif self.drops is None:
+            self._waiting.append(request)
+        elif not self._keep(request):
             if not self.asked:  # nobody else asks
                 self._ask()
             return
-        else:
-            self._waiting.append(request)
         self._wake()
+
+    def _keep(self, request: Any) -> bool:
+        """Whether it waits from now on; what is dropped for it does not."""
+        dropped = None if self.drops is None else self.drops(request)
+        self.dropped += dropped is not None
+        if dropped is request:
+            return False
+        if dropped is None:
+            self._waiting.append(request)
+        else:
+            self.ranks.remove(dropped)
+            self._waiting[self._waiting.index(dropped)] = request
+        return True
 
     def _fail(self, error: BaseException) -> None:
         self.asked -= 1
@@ -163,6 +182,7 @@ class Intake:
         self._is_closed = True
         self.dropped_at_stop += len(self._waiting)
         self._waiting.clear()
+        self.ranks.clear()
 
     async def ended(self) -> None:
         """Waits until the core has answered for everything it was asked for, or for

@@ -105,6 +105,10 @@ class Line:
                     return place
         return None
 
+    def has_below(self, criticality: Criticality) -> bool:
+        """Whether anybody less critical waits, or has given up lately."""
+        return any(self._waiting[:criticality])
+
     def _left(self, turn: Turn) -> None:
         self._count -= turn.cancelled()
 
@@ -312,6 +316,10 @@ class RunQueue:
 
     def __len__(self) -> int:
         return len(self._new) + len(self._going_on)
+
+    def has_below(self, criticality: Criticality) -> bool:
+        """Whether anybody less critical waits to begin."""
+        return self._new.has_below(criticality)
 
     def refuse(self) -> None:
         """The request whose turn it is was refused: its time is no handler's cost."""

@@ -3,8 +3,8 @@
 To refuse a request costs what grpcio takes to begin and end a call. A request that
 nobody keeps gRPC's core ends, as it does with those that it has no room for, at a
 quarter of that. So in a flood the server keeps none that it would refuse. What is ended
-so is the least critical, and it is not left to the core, which does not know
-criticality.
+so is the least critical, also of those that wait, and it is not left to the core,
+which does not know criticality.
 
 Only first attempts that name a criticality are: of the others a refusal may say what
 nothing else does, and health checks, which must be answered, name none.
@@ -31,12 +31,15 @@ class Shedding:
         self,
         core: CoreQueue,
         named: Callable[[Metadata], Criticality | None],
-        drops: Callable[[Criticality], bool],
+        lets_in: Callable[[Criticality], bool],
+        count: Callable[[Criticality], None],
     ) -> None:
-        """`named` reads what may be dropped, and `drops` decides whether it is."""
+        """`named` reads what may be dropped, `lets_in` decides whether it is not, and
+        `count` counts those that were."""
         self._core = core
         self._named = named
-        self._decides = drops
+        self._lets_in = lets_in
+        self._count = count
         # Since the last sample: requests, and those of them that named a criticality.
         self._looked = self._asked = 0
         self._refused = 0  # as of the last sample
@@ -58,7 +61,9 @@ class Shedding:
         is_dear = refused_now > ANSWERED * elapsed
         may_drop = self.is_possible and not are_long
         is_flood = may_drop and self.is_flood(is_dear)
-        intake.drops = self._drops if is_flood else None
+        intake.drops = self._dropped_for if is_flood else None
+        if not is_flood:
+            intake.ranks.clear()
         core.chooses = is_flood and 2 * self._asked > self._looked
         self._looked = self._asked = 0
         was_sifted = self._is_sifted
@@ -80,13 +85,23 @@ class Shedding:
         """Whether a request that is served has been decided on before."""
         return self._core.intake.drops is not None and self._named(metadata) is not None
 
-    def _drops(self, request: Any) -> bool:
+    def _dropped_for(self, request: Any) -> Any:
+        """Which request is dropped for one that has come; None: none is."""
         self._looked += 1
         criticality = self._named(metadata_of(request))
         if criticality is None:
-            return False
+            return None
         self._asked += 1
-        return self._decides(criticality)
+        ranks = self._core.intake.ranks
+        dropped: Any = None
+        if not self._lets_in(criticality):
+            dropped, lower = ranks.first_below(criticality)
+            if lower is None:
+                self._count(criticality)
+                return request
+            self._count(lower)
+        ranks.add(request, criticality)
+        return dropped
 
     def __repr__(self) -> str:
         return f"<{self._asked} of {self._looked} asked>"
