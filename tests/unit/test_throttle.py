@@ -103,7 +103,14 @@ def test_of_few_requests_one_accepted_is_chance(throttle: Throttle) -> None:
         throttle.observe(CRITICAL, Verdict.REJECTED, 0.0)
     assert log(1000) > EVIDENCE
     throttle.observe(CRITICAL, Verdict.SERVED, 1.0)
+    want_much(throttle, 1.0)
     assert throttle.probability(CRITICAL, 1.0) == (1001 - PROBES * WINDOW) / 1002
+
+
+def want_much(throttle: Throttle, now: float) -> None:
+    """So that the demand has not fallen to what is accepted."""
+    for _ in range(10_000):
+        throttle._demand.want(CRITICAL, now)
 
 
 def convince(throttle: Throttle, odds: float, accepted: int) -> int:
@@ -119,7 +126,8 @@ def convince(throttle: Throttle, odds: float, accepted: int) -> int:
 
 
 def growth(throttle: Throttle, accepted: int, now: float) -> float:
-    """How many times as much as by the book may be sent."""
+    """How many times as much as by the book may be sent, where more is wanted."""
+    want_much(throttle, now)
     requests = 2000 + accepted
     held_back = throttle.probability(CRITICAL, now) * (requests + 1)
     return (requests - held_back) / (throttle.k * accepted)

@@ -12,15 +12,19 @@ By that law alone a client would send K times more in each window until it finds
 the overload is over: after 23 minutes where K is 1.1. So it keeps the odds that the
 overload is over. Each accepted request raises the odds, by more where few are accepted;
 each refusal lowers them tenfold. While the odds are above `EVIDENCE`, what may be sent
-grows, until nothing is held back; then the past is forgotten.
+grows, until nothing is held back; then the past is forgotten. And where the demand has
+fallen to what backends accept, nothing is held back: see `fallen_demand`.
 """
 
+from collections.abc import Callable
+from functools import partial
 from math import exp, log
 from random import Random
 
 from lbclient.core.counting.window import Window
 from lbclient.core.criticality import Criticality
 from lbclient.core.model import Verdict
+from lbclient.core.throttles.fallen_demand import FallenDemand
 from lbclient.core.throttles.sparse_throttle import Loads, SparseThrottle
 
 K = 2.0  # SRE book, ch. 21: lower spares backends, higher notices recovery sooner
@@ -72,12 +76,19 @@ class Throttle:
     def __init__(self, rng: Random, k: float = K, loads: Loads | None = None) -> None:
         """`loads` of the backends; without them who sends little is not throttled."""
         self.k = k
+        self._demand = demand = FallenDemand(k)
         self._histories = [
-            _History(rng, k, loads and SparseThrottle(rng, k, one, loads))
+            _History(
+                rng,
+                k,
+                partial(demand.fits, one),
+                loads and SparseThrottle(rng, k, one, loads),
+            )
             for one in Criticality
         ]
 
     def admits(self, criticality: Criticality, now: float) -> bool:
+        self._demand.want(criticality, now)
         return self._histories[criticality].admits(now)
 
     def observe(self, criticality: Criticality, verdict: Verdict, now: float) -> None:
@@ -85,6 +96,12 @@ class Throttle:
 
         This is no circuit breaker. An abandoned request counts as nothing.
         """
+        if verdict is ABANDONED:
+            return
+        if verdict is REJECTED:
+            self._demand.refuse(criticality, now)
+        else:
+            self._demand.accept(now)
         self._histories[criticality].observe(verdict, now)
 
     def is_needed(self, now: float) -> bool:
@@ -117,6 +134,7 @@ class _History:
 
     __slots__ = (
         "_accepted_at",
+        "_fits",
         "_growth",
         "_k",
         "_odds",
@@ -125,7 +143,16 @@ class _History:
         "window",
     )
 
-    def __init__(self, rng: Random, k: float, sparse: SparseThrottle | None) -> None:
+    def __init__(
+        self,
+        rng: Random,
+        k: float,
+        fits: Callable[[float], bool],
+        sparse: SparseThrottle | None,
+    ) -> None:
+        """`fits`: what the client wants now was accepted lately, whatever the window
+        remembers."""
+        self._fits = fits
         self.window = Window(WINDOW, 3)
         self.sparse = sparse
         self._random = rng.random
@@ -147,11 +174,15 @@ class _History:
             if sparse and sparse.hears(now):
                 if not self._listens(there, accepted) or sparse.admits(now):
                     return True
+                if self._fits(now):
+                    return True
                 window.add(HERE, now)
                 return False
             if requests < COLD:
                 return True
         if self._random() * (requests + 1) >= requests - self._allowed(accepted):
+            return True
+        if self._fits(now):
             return True
         window.add(HERE, now)
         return False
@@ -171,7 +202,7 @@ class _History:
     def probability(self, now: float) -> float:
         here, there, accepted = self.window.read(now)
         requests = here + there + accepted
-        if requests <= self._k * accepted:
+        if requests <= self._k * accepted or self._fits(now):
             return 0.0
         sparse = self.sparse
         if requests < TOLD and sparse and sparse.is_told(now):
@@ -182,8 +213,6 @@ class _History:
         return max(0.0, (requests - self._allowed(accepted)) / (requests + 1))
 
     def observe(self, verdict: Verdict, now: float) -> None:
-        if verdict is ABANDONED:
-            return
         if verdict is REJECTED:
             self.window.add(THERE, now)
             self._odds = max(0.0, self._odds - REFUSAL)
