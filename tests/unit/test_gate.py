@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextvars import copy_context
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -334,6 +335,18 @@ def test_what_is_dropped_and_refused_is_told_as_a_share_of_what_came() -> None:
             task.gate.let_by()
     task.sample()
     assert task.gate.refused_shares.percents == (50, 50, 50)
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_what_comes_is_prompt_where_wake_ups_are_read_together(is_alone: bool) -> None:
+    task = Task()
+    seen: list[bool] = []
+    task.gate.core.sample = lambda *of: seen.append(of[-1])  # type: ignore
+    task.sample()
+    wakeups = SimpleNamespace(is_alone=lambda: is_alone)
+    task.gate._wakeups = wakeups  # type: ignore[assignment]
+    task.sample()
+    assert seen == [False, is_alone]
 
 
 def test_what_came_and_was_never_seen_is_known() -> None:
