@@ -25,6 +25,7 @@ class Candidate:
         "index",
         "load",
         "looked_at",
+        "made_up_at",
         "more",
         "others",
         "report_gaps",
@@ -49,6 +50,7 @@ class Candidate:
         self.turn_cost = self.turn = 1.0
         self.more = 2.0
         self.looked_at = -inf
+        self.made_up_at = -inf  # of all picks, its last one that made up for a turn
         self.index = ABSENT
         self.slot = ABSENT  # of its score: none also while it has a part of its share
         self.share = 1.0  # see `SlowStart`

@@ -13,6 +13,12 @@ though there may be few requests, as on machines of one core. So the power grows
 the mean utilization, to 5 at 0.4 and 8 above 0.5. Of who tells no utilization, or one
 that is too low, it stays 2. Each pick adds its part to the `turns` of a backend, whose
 difference to the mean fades.
+
+A slow backend misses turns while others have more to do: it has a request, and they are
+picked. It is owed these turns, or shares would not be as weights say. But it must not
+catch up at once: of three backends the slow one got 31 to 99 calls in a row, of a user
+who was alone by then. So turns are made up for at one pick in three at most, of two or
+three backends in two, while there are others that have no more requests.
 """
 
 from collections.abc import Iterable
@@ -37,6 +43,13 @@ class TurnTakingTuning:
     half_used: float = 0.4  # utilization; half way between the two powers
     steepness: int = 8
     memory: float = 5.0  # seconds; 3 did as well, 1 had a larger spread
+    # Picks, to one that makes up for turns; with more a backend that turned slow gets
+    # too few to be ejected soon. Of few backends fewer picks: at so many shares.
+    make_up_every: float = 3.0
+    catch_up: float = 1.5
+    # Turns behind the mean, from which on that holds: some are missed by chance. With 4
+    # an idle backend was picked six times in a row.
+    most_owed: float = 2.0
     least_idle: float = 1e-4  # so that turns are not lost while they count for nothing
 
 
@@ -48,16 +61,19 @@ class TurnTaking:
 
     `cost` is what each pick adds to a score, times weight. `busy` is what replaces it,
     and `idle` what a turn is worth to newcomers, who have had none. `mean` is that of
-    the candidates' turns.
+    the candidates' turns; who has less than `owed` missed many.
     """
 
-    __slots__ = ("_counted", "_recent", "_updated_at", "busy", "cost", "idle", "mean")
+    __slots__ = (
+        "_counted", "_recent", "_updated_at", "busy", "cost", "idle", "mean", "owed",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.busy = 0.0
         self.idle = 1.0
         self.cost = 1.0
         self.mean = 0.0
+        self.owed = 0.0
         self._counted = 0  # picks, when last updated
         self._recent = 0.0  # picks, each fading over `memory`
         self._updated_at = 0.0
@@ -90,6 +106,7 @@ class TurnTaking:
         """Brings turns nearer to the mean. Those that were taken when a turn cost more,
         or less, count as much as one now."""
         mean, cost = self.mean, self.cost
+        self.owed = mean - TUNING.most_owed * cost
         for candidate in part:
             kept = exp((candidate.looked_at - now) / TUNING.memory)
             kept *= cost / candidate.turn_cost
@@ -98,6 +115,12 @@ class TurnTaking:
             candidate.turn = cost / candidate.weight
             candidate.more = (1.0 + cost) / candidate.weight
             candidate.looked_at = now
+
+    def is_early(self, candidate: Candidate, picked: int, count: int) -> bool:
+        """Whether one of `count` that makes up for its turns did so too lately to do so
+        again. `picked` counts all picks."""
+        pause = count / (TUNING.catch_up * candidate.weight)
+        return picked - candidate.made_up_at < min(TUNING.make_up_every, pause)
 
     def __repr__(self) -> str:
         return f"<{self.busy:.0%} busy, {self.cost:.3f} a turn>"

@@ -75,6 +75,8 @@ class PickingTuning:
 TUNING = PickingTuning()
 HEADROOM = 0.15  # of the busiest; at 0.85 equal utilization is all but the best
 PROBE_RATE = 10.0  # a second and client; ours: a client of 200 requests/s adds 5 %
+AS_MANY = 0.05  # requests; less is rounding, or what a ranking leaves
+FAR_BEHIND = 1e9  # requests, for a moment, of one that is not to be found
 
 SERVED = Verdict.SERVED  # a member is looked up in Python up to 3.11
 
@@ -179,6 +181,9 @@ class WeightedLeastLoaded:
         else:
             index = self._next_index(now)
         chosen = self._candidates[index]
+        if chosen.turns < self._overview.turns.owed:
+            index = self._spread_turns(index, now)
+            chosen = self._candidates[index]
         # The request that follows counts at once; `finish` puts right what did not.
         chosen.turns += chosen.turn
         more = chosen.more
@@ -196,6 +201,42 @@ class WeightedLeastLoaded:
         if chosen.slot == ABSENT:
             self._picked -= 1  # for nobody's credit
         return chosen.index
+
+    def _spread_turns(self, index: int, now: float) -> int:
+        """Whom to pick instead of one that has missed many turns: the next one, if that
+        has no more requests and turns are made up for too fast."""
+        candidate, turns = self._candidates[index], self._overview.turns
+        if candidate.slot == ABSENT:
+            return index
+        if turns.is_early(candidate, self._picked, len(self._candidates)):
+            other = self._next_but(index, now)
+            more = self._load_score(other, now) - self._load_score(index, now)
+            if more < AS_MANY:
+                return other
+        candidate.made_up_at = self._picked
+        return index
+
+    def _load_score(self, index: int, now: float) -> float:
+        """Its score without turns."""
+        candidate = self._candidates[index]
+        if self._rounds is None:
+            return self._scores[index] - candidate.turns
+        return self._rounds.ranking.score(candidate, now) - candidate.turns
+
+    def _next_but(self, index: int, now: float) -> int:
+        """The index of the lowest score of the others."""
+        if self._rounds is None:
+            scores = self._scores
+            score, scores[index] = scores[index], inf
+            other = self._least(now)
+            scores[index] = score
+            return other
+        candidate, ranking = self._candidates[index], self._rounds.ranking
+        base, candidate.base = candidate.base, candidate.base + FAR_BEHIND
+        other = ranking.least(now)
+        candidate.base = base
+        ranking.put(candidate, now)
+        return other
 
     def _least(self, now: float) -> int:
         """The index of the lowest score."""

@@ -6,6 +6,8 @@ A new picker is one more line in `PICKERS`, and has to keep all of it.
 import tracemalloc
 from collections import deque
 from collections.abc import Iterator
+from heapq import heappop, heappush
+from itertools import groupby
 from random import Random
 
 import pytest
@@ -183,6 +185,41 @@ def test_when_all_have_failed_all_are_used_again(name: str, interval: float) -> 
         if now >= 33.0:
             picks[id(node)] += 1
     assert max(picks.values()) < 2 / 3 * sum(picks.values())
+
+
+@pytest.mark.parametrize("told", [LoadReport(0.02, 10.0, 0.0, 0), None])
+@pytest.mark.parametrize(("users", "count"), [(4, 3), (8, 3), (8, 10), (30, 100)])
+def test_turns_missed_while_there_was_more_to_do_are_made_up_for_by_and_by(
+    users: int, count: int, told: LoadReport | None
+) -> None:
+    """One of idle backends takes 60 times as long. Users send one call after the other
+    for 5 s, then one is alone, who got 31 to 68 slow calls of three in a row.
+    """
+    nodes = fake_nodes(count)
+    slow = nodes[-1]
+    for node in nodes:
+        node.load.enter_ready(0.0)
+    picker = WeightedLeastLoaded(Random(1))
+    rng = Random(users)
+    events: list[tuple[float, int, float, FakeNode | None]]
+    events = [(100.0, user, 0.0, None) for user in range(users)]
+    busy: list[bool] = []
+    alone: list[bool] = []
+    while len(alone) < 100:
+        now, user, took, ended = heappop(events)
+        if ended is not None:
+            ended.load.finish(Outcome(Verdict.SERVED, took, told), now)
+        if user and now > 105.0:
+            continue
+        node = picker.pick(nodes, now)
+        answer_probes(picker, now, told)
+        node.load.begin()
+        (busy if events else alone).append(node is slow)
+        takes = (0.3 if node is slow else 0.005) * rng.uniform(0.9, 1.1)
+        heappush(events, (now + takes, user, takes, node))
+    in_a_row = [len(list(run)) for is_slow, run in groupby(alone) if is_slow]
+    assert max(in_a_row, default=0) <= 5
+    assert sum(busy) <= 0.05 * len(busy)
 
 
 @weighted_picker
