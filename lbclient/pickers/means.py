@@ -95,7 +95,8 @@ class Means:
         """What others have is told as of now, and fades by the means of now."""
         self.epoch = now
         self.horizon = max(self.latency, self.remaining, TUNING.shortest_horizon)
-        self.requests = max(0.0, self.others) + self.own
+        # Of our own some may wait, and not be told of: then others have less than none.
+        self.requests = max(0.0, self.others + self.own)
 
     def __repr__(self) -> str:
         return f"<{self.requests:.2f} requests, {self.latency * 1000:.0f} ms each>"

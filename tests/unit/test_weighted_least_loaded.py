@@ -157,6 +157,20 @@ def test_turns_give_way_where_requests_keep_backends_busy(
     assert busy(choice) == pytest.approx(100.0 * (1.0 - (1.0 + active) ** -power), 1e-2)
 
 
+def test_requests_of_ours_that_only_wait_keep_nobody_busy() -> None:
+    """Ten wait on each for long, and backends tell that none of them runs."""
+    nodes, choice, now = fake_nodes(4), picker(), NOW
+    for node in nodes:
+        begin(node, 10)
+    for _ in range(100):
+        now += 0.1
+        choice.pick(nodes, now)
+        for node in nodes:
+            begin(node)
+            finish(node, LoadReport(0.1, 10.0, active=10, runnable=0), now)
+    assert busy(choice) < 10.0
+
+
 def test_absurd_counts_of_a_moment_are_forgotten_in_a_few() -> None:
     """They would have idle backends look busy for half a minute: no turns taken."""
     nodes, choice, now = fake_nodes(4), picker(), NOW
