@@ -23,8 +23,8 @@ import gc
 import os
 import sys
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import grpc
@@ -36,7 +36,7 @@ from benchmarks.harness.echo import PROCESSES, echo_on, many_spawned, native
 from benchmarks.harness.load import until
 from benchmarks.harness.measured import Measured, measured, spread_of
 from benchmarks.harness.options import conclude, parser_of
-from benchmarks.harness.processes import orders, result_of, running, say
+from benchmarks.harness.processes import Process, all_entered, orders, running, say
 from benchmarks.harness.servers import target_of
 from benchmarks.harness.turns import Contender, compare, own_cpu, say_absolute, spread
 from lbclient import metrics
@@ -51,6 +51,7 @@ SECONDS, QUICK = 30.0, 4.0
 UPDATES, SCRAPES = 5, 10
 SHARE = 100  # one endpoint of so many is replaced by an update
 IDLE, IDLE_SECONDS, QUICK_IDLE = 1_000, 30.0, 8.0
+IDLE_KINDS = ("lbclient", "grpcio")
 SETTLES = 40.0  # seconds; health reports and looks get rarer for so long
 
 
@@ -187,10 +188,9 @@ def scrape(size: int, channel: lbclient.Channel) -> Measured:
 
 async def lists(seconds: float) -> list[Measured]:
     async with AsyncExitStack() as stack:
-        ports: list[int] = []
-        for _ in range(PROCESSES):
-            of = running(serve_anywhere, USUAL // PROCESSES)
-            ports += await (await stack.enter_async_context(of)).hear()
+        each = [running(serve_anywhere, USUAL // PROCESSES) for _ in range(PROCESSES)]
+        processes = await all_entered(stack, each)
+        ports = [port for one in processes for port in await one.hear()]
         channels, costs = {}, []
         for size in LISTS:
             resolver = Told(listed(ports, size))
@@ -224,7 +224,10 @@ async def updates(size: int, resolver: Told, ports: Sequence[int]) -> Measured:
 
 
 async def idle(kind: str, ports: list[int], seconds: float) -> dict[str, float]:
-    """KB of each channel, and of a core the share that all take: mean and quartiles."""
+    """KB of each channel, and of a core the share that all take: mean and quartiles.
+
+    Measures the latter when it is told to, and not before all has settled.
+    """
     make: Callable[[], Any] = {
         "lbclient": lambda: lbclient.insecure_channel(
             target_of(ports), config=lbclient.ChannelConfig(subset_size=1)
@@ -240,7 +243,10 @@ async def idle(kind: str, ports: list[int], seconds: float) -> dict[str, float]:
         await echo_on(channel)()
     gc.collect()
     grown = (linux.resident(os.getpid()) - before) / IDLE / 1024
-    await asyncio.sleep(SETTLES)
+    settled_at = time.monotonic() + SETTLES
+    say("made")
+    await anext(orders())
+    await asyncio.sleep(settled_at - time.monotonic())
     shares = []
     for _ in range(4):
         began, used = time.monotonic(), time.process_time()
@@ -253,12 +259,21 @@ async def idle(kind: str, ports: list[int], seconds: float) -> dict[str, float]:
     return {"KB": grown, "cpu": middle, "first": first_share, "third": third_share}
 
 
-async def idle_channels(seconds: float) -> list[Measured]:
-    kinds = ("lbclient", "grpcio")
-    async with many_spawned(PROCESSES) as ports:
-        # At the same time: they mostly sleep.
-        runs = (result_of(idle, kind, ports, seconds) for kind in kinds)
-        found = dict(zip(kinds, await asyncio.gather(*runs), strict=True))
+@asynccontextmanager
+async def idle_channels(seconds: float) -> AsyncIterator[list[Process]]:
+    """Both kinds at the same time: they mostly sleep."""
+    async with many_spawned(PROCESSES) as ports, AsyncExitStack() as stack:
+        runs = [running(idle, kind, ports, seconds) for kind in IDLE_KINDS]
+        processes = await all_entered(stack, runs)
+        await asyncio.gather(*(process.hear() for process in processes))
+        yield processes
+
+
+async def costs_of_idle(processes: list[Process]) -> list[Measured]:
+    for process in processes:
+        process.tell("measure")
+    results = await asyncio.gather(*(process.hear() for process in processes))
+    found = dict(zip(IDLE_KINDS, results, strict=True))
     ours, theirs = found["lbclient"], found["grpcio"]
     what = f"{IDLE:,} idle channels"
     return [
@@ -280,24 +295,39 @@ async def idle_channels(seconds: float) -> list[Measured]:
     ]
 
 
-PARTS: dict[str, Callable[[bool], Coroutine[Any, Any, list[Measured]]]] = {
-    "subsets": lambda quick: subsets(QUICK if quick else SECONDS),
-    "lists": lambda quick: lists(QUICK if quick else SECONDS),
-    "idle": lambda quick: idle_channels(QUICK_IDLE if quick else IDLE_SECONDS),
-}
+PARTS = ("subsets", "lists", "idle")
+
+
+async def measure(parts: Sequence[str], *, is_quick: bool) -> list[Measured]:
+    """Tells as soon as it is known. Idle channels settle while `lists` is measured."""
+    told: list[Measured] = []
+
+    def tell(found: list[Measured]) -> None:
+        for one in found:
+            print(f"{one.name:60} {one.value:10.3f} {one.unit}", flush=True)
+        told.extend(found)
+
+    seconds = QUICK if is_quick else SECONDS
+    if "subsets" in parts:
+        tell(await subsets(seconds))
+    async with AsyncExitStack() as stack:
+        processes = []
+        if "idle" in parts:
+            idling = idle_channels(QUICK_IDLE if is_quick else IDLE_SECONDS)
+            processes = await stack.enter_async_context(idling)
+        if "lists" in parts:
+            tell(await lists(seconds))
+        if processes:
+            tell(await costs_of_idle(processes))
+    return told
 
 
 def main() -> int:
     parser = parser_of("growth", __doc__, quick="shorter")
     parser.add_argument("--only", choices=PARTS, help="one part")
     given = parser.parse_args()
-    told: list[Measured] = []
-    for name, part in PARTS.items():
-        if given.only in (None, name):
-            found = asyncio.run(part(given.quick))
-            for one in found:
-                print(f"{one.name:60} {one.value:10.3f} {one.unit}", flush=True)
-            told += found
+    parts = (given.only,) if given.only else PARTS
+    told = asyncio.run(measure(parts, is_quick=given.quick))
     return conclude(given, told, None, measured=told)
 
 

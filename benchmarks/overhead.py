@@ -32,6 +32,7 @@ from benchmarks.harness.echo import (
 )
 from benchmarks.harness.figures import say_machine
 from benchmarks.harness.options import conclude, parser_of
+from benchmarks.harness.processes import all_entered
 from benchmarks.harness.servers import target_of
 from benchmarks.harness.turns import (
     Contender,
@@ -125,8 +126,9 @@ async def server_contenders(
     concurrency = TARGET_CONCURRENCY
     async with contextlib.AsyncExitStack() as stack:
         contenders = []
-        for kind in kinds * processes:
-            [port] = await stack.enter_async_context(spawned(kind, 1))
+        everyone = kinds * processes
+        ports = await all_entered(stack, [spawned(kind, 1) for kind in everyone])
+        for kind, [port] in zip(everyone, ports, strict=True):
             channel = await stack.enter_async_context(
                 grpc.aio.insecure_channel(f"127.0.0.1:{port}")
             )

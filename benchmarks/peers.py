@@ -41,7 +41,7 @@ from benchmarks.harness.figures import quantile, table
 from benchmarks.harness.load import open_loop
 from benchmarks.harness.measured import Measured
 from benchmarks.harness.options import conclude, parser_of
-from benchmarks.harness.processes import Process, orders, running, say
+from benchmarks.harness.processes import Process, all_entered, orders, running, say
 from benchmarks.harness.servers import listen, target_of
 from examples.fleet.traffic import Traffic
 
@@ -57,7 +57,7 @@ DEADLINE = 5.0
 STEPPED, SLOW, FAILING = 1, 0.5, 0  # a fast server, to which speed; one that fails
 RESTARTED, AWAY = 3, 1.0  # which server, and for how many seconds
 SETTLE = 5.0  # seconds of load before anything is measured
-SECONDS, QUICK = 40.0, 10.0
+SECONDS, QUICK = 40.0, 8.0
 
 OURS = "lbclient"
 WEIGHTED: dict[str, Any] = {
@@ -264,17 +264,20 @@ async def peer_of(kind: str) -> AsyncIterator[Peer]:
         if kind in FRONTS:
             front = await enter(fronted.proxy(kind, ports, routed=True))
             target = f"ipv4:{front.address}"
-        clients = [
-            await enter(running(be_client, kind, target, rate, str(number)))
-            for number, rate in enumerate(RATES)
-        ]
+        clients = await all_entered(
+            stack,
+            [
+                running(be_client, kind, target, rate, str(number))
+                for number, rate in enumerate(RATES)
+            ],
+        )
         yield Peer(kind, fleet, clients)
 
 
 async def measure(kinds: Sequence[str], seconds: float) -> list[Figures]:
     found = []
     async with AsyncExitStack() as stack:
-        peers = [await stack.enter_async_context(peer_of(kind)) for kind in kinds]
+        peers = await all_entered(stack, map(peer_of, kinds))
         settling = Phase("settle")
         await asyncio.gather(*(peer.play(settling, SETTLE) for peer in peers))
         for phase in PHASES:
@@ -316,7 +319,7 @@ HEAD = ["phase", "contender", "calls", "p50 ms", "p99", "p99.9", "errors", "max/
 
 
 def main() -> int:
-    parser = parser_of("peers", __doc__, quick="10 s of each phase")
+    parser = parser_of("peers", __doc__, quick=f"{QUICK:g} s of each phase")
     given = parser.parse_args()
     fronts = [kind for kind in FRONTS if fronted.program(kind)]
     kinds = [OURS, *POLICIES, *fronts]

@@ -12,7 +12,7 @@ from google.protobuf.empty_pb2 import Empty
 from google.protobuf.wrappers_pb2 import DoubleValue, StringValue
 
 import lbclient
-from benchmarks.harness.processes import orders, running, say
+from benchmarks.harness.processes import all_entered, orders, running, say
 from benchmarks.harness.servers import listen
 from benchmarks.harness.turns import Echo
 from lbclient import wire
@@ -124,7 +124,7 @@ async def many_spawned(count: int) -> AsyncIterator[list[int]]:
     """Servers of ours, in a few processes."""
     each = [spawned("lbclient", count // PROCESSES) for _ in range(PROCESSES)]
     async with contextlib.AsyncExitStack() as stack:
-        ports = [await stack.enter_async_context(servers) for servers in each]
+        ports = await all_entered(stack, each)
         yield list(itertools.chain.from_iterable(ports))
 
 

@@ -9,11 +9,18 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    suppress,
+)
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 100.0  # seconds for what must come, on a machine that may be busy
@@ -91,6 +98,15 @@ def running(
 ) -> AbstractAsyncContextManager[Process]:
     """A function of a module in a process of its own, until the end of the context."""
     return program(*command_of(function, *arguments), **{"cwd": ROOT, **options})
+
+
+async def all_entered(
+    stack: AsyncExitStack, contexts: Iterable[AbstractAsyncContextManager[T]]
+) -> list[T]:
+    """Enters the contexts at the same time, so that their processes start together."""
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(stack.enter_async_context(one)) for one in contexts]
+    return [task.result() for task in tasks]
 
 
 async def result_of(function: Callable[..., Any], *arguments: Any) -> Any:
