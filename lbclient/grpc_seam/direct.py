@@ -53,11 +53,12 @@ _WRITTEN = (
     *("_consume_request_iterator", "_write", "_done_writing"),
     *("_metadata_sent", "_done_writing_flag", "_request_serializer"),
 )
+_BEGUN = "_prepare_rpc", "_async_request_poller", "_context"
 _OF_CALL = {
     "unary_unary": ("_call_response", "_request"),
     "unary_stream": (*_READ, "_send_unary_request", "_request", "_context"),
     "stream_unary": _WRITTEN,
-    "stream_stream": (*_READ, *_WRITTEN),
+    "stream_stream": (*_READ, *_WRITTEN, *_BEGUN),
 }
 _OF_ALL_CALLS = ("_cython_call", "_metadata", "_loop")
 # And of the one in Cython. `status` asks the call itself where it has no such name, and

@@ -1,13 +1,14 @@
 """grpc.aio's own classes of streaming calls, with less between a message and the core.
 
 In grpc.aio five coroutines wait one for another for each message that is read, and four
-for each that is sent: here it is two. And a call with a single request asks for the
-response headers as it sends that, not in a step of its own.
+for each that is sent: here it is two. A call with a single request asks for the
+response headers as it sends that, not in a step of its own. A call that streams both
+ways sends a first request that is there at once with the request headers.
 
 Imported only where `direct.call_arguments` has found that all of it is there.
 """
 
-from asyncio import CancelledError, wait
+from asyncio import CancelledError, sleep, wait
 from collections.abc import Callable
 from typing import Any
 
@@ -31,6 +32,9 @@ logger = Log(__name__)
 
 EOF = grpc.aio.EOF
 NO_FLAGS = 0
+# Bytes of a first request that goes with the headers. A longer one may have to wait for
+# the server to read, and `wait_for_connection` would wait with it.
+MOST_OF_FIRST = 2**14
 
 
 class _Own:
@@ -131,24 +135,29 @@ class _Writing(_Own):
         if requests is None:
             await super()._consume_request_iterator(iterator)  # type: ignore[misc]
             return
+        write = self._write_first
         try:
             while True:
-                requests.taking()
                 try:
-                    request = await requests.source.__anext__()
-                    requests.took(request)
-                except StopAsyncIteration:
-                    break
-                finally:
+                    request = await requests.take()
+                except BaseException as error:
                     requests.left()
+                    if isinstance(error, StopAsyncIteration):
+                        break
+                    raise
+                requests.took(request)
                 try:
-                    await self._write(request)
+                    await write(request)
                 except grpc.aio.AioRpcError:
                     return
+                write = self._write
             await self._done_writing()
         except BaseException as error:  # as in grpc.aio: whatever its iterator raises
             logger.debug("requests could not be taken", reason=error)
             self.cancel()
+
+    async def _write_first(self, request: Any) -> None:
+        await self._write(request)
 
     async def _write(self, request: Any) -> None:
         if self._done_writing_flag or self.done():
@@ -215,7 +224,64 @@ class OwnStreamUnaryCall(_Writing, StreamUnaryCall):  # type: ignore[type-arg]
 
 
 class OwnStreamStreamCall(_Reading, _Writing, StreamStreamCall):  # type: ignore[type-arg]
-    ...
+    _has_begun = False
+    _first: bytes | None = None  # request that is sent with the headers
+    _lbclient_headers: Any = None
+
+    async def _write_first(self, request: Any) -> None:
+        message = None if self._has_begun else self._joining(request)
+        if message is None:
+            await self._write(request)
+            return
+        self._first = message
+        await self._metadata_sent.wait()
+        if self.done():
+            await self._raise_for_status()
+
+    def _joining(self, request: Any) -> bytes | None:
+        """The request, serialized, if it may go with the headers."""
+        encode = self._request_serializer
+        try:
+            message = request if encode is None else encode(request)
+        except Exception:
+            return None  # `_write` says what is wrong with it
+        is_fit = isinstance(message, bytes) and len(message) <= MOST_OF_FIRST
+        return message if is_fit else None
+
+    async def _prepare_rpc(self) -> None:
+        try:
+            if self._context is None and self.__dict__.get("_async_request_poller"):
+                await sleep(0)  # in which it takes a request that is there
+        except CancelledError:
+            self._give_up()
+            return
+        self._has_begun = True
+        if self._first is None:
+            await super()._prepare_rpc()
+            return
+        call, headers = self._cython_call, ReceiveInitialMetadataOperation(NO_FLAGS)
+        both = (
+            SendInitialMetadataOperation(self._metadata, NO_FLAGS),
+            SendMessageOperation(self._first, NO_FLAGS),
+        )
+        end = self._loop.create_task(call._handle_status_once_received())
+        try:
+            await execute_batch(call, both, self._loop)
+            self._metadata_sent.set()
+            await execute_batch(call, (headers,), self._loop)
+            self._lbclient_headers = headers.initial_metadata()
+        except ExecuteBatchError:
+            await end  # which says why
+            self._metadata_sent.set()
+        except CancelledError:
+            self._give_up()
+
+    async def initial_metadata(self) -> Any:
+        if not self._preparation.done():
+            await wait((self._preparation,))  # which it does not cancel
+        if self._lbclient_headers is None:
+            return await super().initial_metadata()
+        return grpc.aio.Metadata.from_tuple(self._lbclient_headers)
 
 
 CLASSES: dict[str, Any] = {

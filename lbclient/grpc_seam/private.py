@@ -58,6 +58,7 @@ COSTS = {
     "_done_writing": LAYERS,
     "_handle_status_once_received": LAYERS,
     "_metadata_sent": LAYERS,
+    "_prepare_rpc": LAYERS,
     "_raise_for_status": LAYERS,
     "_read": LAYERS,
     "_send_unary_request": LAYERS,

@@ -9,6 +9,8 @@ import pytest
 
 import lbclient
 from lbclient.core.load import Load
+from lbclient.grpc_seam import own_streams
+from lbclient.grpc_seam.own_streams import MOST_OF_FIRST
 from lbclient.metrics.samples import channel_counts
 from tests.hosts import Host, stream_stream, unary_stream, unary_unary
 
@@ -80,3 +82,54 @@ def test_the_mean_follows_late_streams() -> None:
     for _ in range(200):
         load.hear_first(0.1)
     assert load.first_message == pytest.approx(0.1, abs=0.001)
+
+
+@pytest.mark.parametrize(
+    ("size", "pause", "is_joined"),
+    [
+        (3, False, True),
+        (MOST_OF_FIRST, False, True),
+        (MOST_OF_FIRST + 1, False, False),
+        (3, True, False),
+    ],
+)
+async def test_a_short_first_request_that_is_there_goes_with_the_headers(
+    size: int,
+    pause: bool,
+    is_joined: bool,
+    host: Host,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One batch fewer, of eleven. All of them are answered, and headers are told."""
+    batches: list[list[str]] = []
+    execute = vars(own_streams)["execute_batch"]
+
+    async def noting(call: Any, operations: Any, loop: Any) -> None:
+        batches.append([type(one).__name__ for one in operations])
+        await execute(call, operations, loop)
+
+    monkeypatch.setattr(own_streams, "execute_batch", noting)
+    requests = [b"1" * size, b"2", b"3"]
+
+    async def given() -> AsyncIterator[bytes]:
+        if pause:
+            await asyncio.sleep(0.01)
+        for request in requests:
+            yield request
+
+    async def answer(come: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        await context.send_initial_metadata((("told", "early"),))
+        async for request in come:
+            yield request
+
+    address = (await host({CHAT: stream_stream(answer)})).address
+    async with lbclient.insecure_channel(f"ipv4:{address}") as channel:
+        await channel.channel_ready()
+        call: Any = channel.stream_stream(CHAT)(given(), timeout=5)
+        await call.wait_for_connection()
+        headers = await call.initial_metadata()
+        answers = [one async for one in call]
+    assert (answers, headers["told"]) == (requests, "early")
+    headers_sent, sent = "SendInitialMetadataOperation", "SendMessageOperation"
+    assert ([headers_sent, sent] in batches) is is_joined
+    assert sum(sent in batch for batch in batches) == len(requests)

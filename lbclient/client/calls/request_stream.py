@@ -5,7 +5,14 @@ that refuses a stream does so at its beginning.
 """
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+)
 from contextvars import copy_context
 from typing import Any
 
@@ -61,19 +68,18 @@ class Requests:
 
     # --- what is taken --------------------------------------------------------------
 
-    @property
-    def source(self) -> AsyncIterator[Any]:
-        """The caller's own iterator. A first attempt may take from it directly, between
-        `taking` and `left`."""
-        source: AsyncIterator[Any] = self._iterator
-        return source
-
-    def taking(self) -> None:
+    def take(self) -> Awaitable[Any]:
+        """The caller's next request, for a first attempt: `took` or `left` follows."""
         self._is_taken = True
+        following: Awaitable[Any] = self._iterator.__anext__()
+        return following
 
     def took(self, request: Any) -> None:
-        """A first attempt has taken it."""
-        self._keep(request, 1)
+        if self.are_repeatable:
+            self._keep(request, 1)
+        self._is_taken = False
+        if self._free is not None:
+            self.left()
 
     def left(self) -> None:
         self._is_taken = False
