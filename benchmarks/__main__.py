@@ -100,6 +100,8 @@ def main() -> int:
     except KeyboardInterrupt:
         print("\nended: --resume goes on with what is not finished yet")
         return 130
+    minutes = sum(of.seconds for of in found.values()) / 60
+    print(f"{minutes:.1f} minutes in all", flush=True)
     changes = moved(before, found)
     print("\n".join(map(str, changes)) or "no ratio moved beyond its noise")
     if not given.compare:
