@@ -12,7 +12,7 @@ from lbclient.core.load import Load
 from lbclient.grpc_seam import own_streams
 from lbclient.grpc_seam.own_streams import MOST_OF_FIRST
 from lbclient.metrics.samples import channel_counts
-from tests.hosts import Host, stream_stream, unary_stream, unary_unary
+from tests.hosts import Host, stream_stream, stream_unary, unary_stream, unary_unary
 
 ECHO, PAGES, CHAT = "/test.Keys/Echo", "/test.Keys/Pages", "/test.Keys/Chat"
 
@@ -133,3 +133,39 @@ async def test_a_short_first_request_that_is_there_goes_with_the_headers(
     headers_sent, sent = "SendInitialMetadataOperation", "SendMessageOperation"
     assert ([headers_sent, sent] in batches) is is_joined
     assert sum(sent in batch for batch in batches) == len(requests)
+
+
+@pytest.mark.parametrize(
+    "connect", [lbclient.insecure_channel, grpc.aio.insecure_channel]
+)
+async def test_a_client_streaming_call_that_fails_has_its_headers(
+    connect: Any, host: Host
+) -> None:
+    """They come while it still sends, and are in its error, as in grpc.aio."""
+    go_on = asyncio.Event()
+
+    async def given() -> AsyncIterator[bytes]:
+        yield b"1"
+        await go_on.wait()
+        yield b"2"
+
+    async def answer(come: AsyncIterator[bytes], context: Any) -> bytes:
+        await context.send_initial_metadata((("told", "early"),))
+        seen = [one async for one in come]
+        await context.abort(grpc.StatusCode.DATA_LOSS, f"{seen}")
+        return b""
+
+    address = (await host({CHAT: stream_unary(answer)})).address
+    async with connect(f"ipv4:{address}") as channel:
+        await channel.channel_ready()
+        call: Any = channel.stream_unary(CHAT)(given(), timeout=5)
+        headers = await call.initial_metadata()
+        go_on.set()
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await call
+    error = failed.value
+    assert (headers["told"], error.initial_metadata()["told"]) == ("early", "early")
+    assert (error.code(), error.details()) == (
+        grpc.StatusCode.DATA_LOSS,
+        "[b'1', b'2']",
+    )
