@@ -14,12 +14,16 @@ requests that only wait it means equal shares.
 
 Of many backends each is moved when it reports, and the level is that of the last ones
 that did.
+
+Weights have a bound, for what a backend that lies can do. Where it holds nearly all
+backends, and who has more answers sooner, no few lie, but sizes differ by more: it gets
+wider.
 """
 
 from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from math import exp, log
+from math import exp, inf, log
 
 from lbclient.core.counting.median import median
 from lbclient.core.load import Load
@@ -48,6 +52,16 @@ class EqualizerTuning:
     # or more the closer it is to this.
     idle: float = 0.1
     memory: float = 30.0
+    # The bound of weights gets wider by so much a second, to so many times what it was
+    # and the widest that can be asked for, while this share of those that report stands
+    # at it, and those above answer in this part of the time of those below. A third
+    # that lie, and half the others that are slow, are two thirds.
+    widening: float = 0.1
+    most_wide: float = 3.0
+    widest: float = 3.0
+    held: float = 0.8
+    sooner: float = 0.9
+    rounding: float = 1e-6
     # Reports; their median is within a tenth of their deviation of that of all.
     last: int = 128
 
@@ -102,23 +116,49 @@ class Own:
 
 
 class RoundSums:
-    """What a round found in the weights of all. Owned by an equalizer."""
+    """What a round found in the weights of all. Owned by an equalizer.
 
-    __slots__ = ("_all", "_exps", "_from", "_told", "moved", "nodes", "told", "worth")
+    Of the `told` ones so many are `held` at the bound, or `beyond` the narrowest.
+    """
 
-    def __init__(self, centre: float) -> None:
+    __slots__ = (
+        "_all", "_bound", "_exps", "_from", "_high", "_low", "_narrowest", "_told",
+        "beyond", "moved", "nodes", "told", "worth",
+    )  # fmt: skip
+
+    def __init__(self, centre: float, bound: float, narrowest: float) -> None:
         self._from = centre
+        self._bound = bound - TUNING.rounding
+        self._narrowest = narrowest - TUNING.rounding
+        self._high: list[float] = []  # latencies of those that are held above ...
+        self._low: list[float] = []  # ... and below
+        self.beyond = 0
         self._all = self._told = self._exps = 0.0  # logs, those of `told`, and weights
         self.nodes = self.moved = self.told = 0
         self.worth = 0.0
 
-    def add(self, weight: Weight) -> None:
+    @property
+    def held(self) -> int:
+        return len(self._high) + len(self._low)
+
+    def agree(self) -> bool:
+        """Whether those that are held above answer sooner than those below."""
+        high, low = self._high, self._low
+        if not high or not low:
+            return False
+        return sum(high) / len(high) < TUNING.sooner * sum(low) / len(low)
+
+    def add(self, weight: Weight, latency: float) -> None:
         self.moved += 1
         self._all += weight.log
         self._exps += exp(weight.log - self._from)
         if weight.is_told:
             self.told += 1
             self._told += weight.log
+            apart = weight.log - self._from
+            self.beyond += abs(apart) >= self._narrowest
+            if abs(apart) >= self._bound:
+                (self._high if apart > 0.0 else self._low).append(latency)
 
     def centre_and_mean(self) -> tuple[float, float]:
         """The mean log of those that report, or of all, and the mean weight from it."""
@@ -148,7 +188,9 @@ class Equalizer:
         self._gain = gain
         at_once = max(TUNING.lead * gain, TUNING.at_once)
         self._at_once = min(TUNING.most_lead * gain, at_once)
-        self._bound = bound
+        self._bound = self._narrowest = bound
+        self._widest = min(TUNING.widest, TUNING.most_wide * bound)
+        self._widened_at = inf
         self._blackout = blackout
         self._expiration = expiration
         self._objective = objective
@@ -163,7 +205,7 @@ class Equalizer:
         self._mean = 1.0  # of weights, and of what the resolver says, as of a round ago
         self._mean_worth = 1.0
         self._has_silent = False
-        self._sums = RoundSums(0.0)  # of the round so far, where there are many
+        self._sums = self._new_sums()  # of the round so far, where there are many
 
     def step(
         self, ready: Sequence[Node], now: float, missed: Collection[Load] = ()
@@ -197,7 +239,7 @@ class Equalizer:
             self._fade(ready, exp(level), now)
         if silent:
             self._step_silent(ready, silent, now)
-        self._sums = RoundSums(self._centre)  # of many, if they were, until now
+        self._sums = self._new_sums()  # of many, if they were, until now
         self.end_round(ready, now)
 
     def step_one(self, node: Node, now: float) -> float:
@@ -236,22 +278,23 @@ class Equalizer:
         """Adds a part of many to what `end_round` needs: else that would take long.
         `begins`: it is the first one of a round."""
         if begins:
-            self._sums = RoundSums(self._centre)
+            self._sums = self._new_sums()
         sums, weights = self._sums, self._weights
         for node in part:
             sums.nodes += 1
             sums.worth += node.endpoint.weight
             if weight := weights.get(node.endpoint.address):
-                sums.add(weight)
+                sums.add(weight, node.load.latency)
 
     def end_round(self, ready: Sequence[Node], now: float) -> None:
         """All have been looked at: what is common to all weights may be known anew."""
-        sums, self._sums = self._sums, RoundSums(self._centre)
+        sums, self._sums = self._sums, self._new_sums()
         if sums.nodes != len(ready):
             self.sum_up(ready, begins=True)
-            sums, self._sums = self._sums, RoundSums(self._centre)
+            sums, self._sums = self._sums, self._new_sums()
         self._mean_worth = sums.worth / len(ready)
         weights = self._weights
+        self._widen(sums, now)
         if sums.moved:
             self._centre, self._mean = sums.centre_and_mean()
         if len(weights) > sums.moved:
@@ -265,6 +308,20 @@ class Equalizer:
             addresses = {node.endpoint.address for node in ready}
             self._own = {a: own for a, own in self._own.items() if a in addresses}
         self._has_silent = 0 < sums.told < sums.moved
+
+    def _new_sums(self) -> RoundSums:
+        return RoundSums(self._centre, self._bound, self._narrowest)
+
+    def _widen(self, sums: RoundSums, now: float) -> None:
+        """Widens the bound while it holds nearly all backends, and narrows it again
+        where most would be within the narrowest."""
+        by = TUNING.widening * max(0.0, now - self._widened_at)
+        self._widened_at = now
+        told = sums.told
+        if sums.held >= TUNING.held * told and sums.agree():
+            self._bound = min(self._widest, self._bound + by)
+        elif 2 * sums.beyond <= told:
+            self._bound = max(self._narrowest, self._bound - by)
 
     def _mean_of(self, weights: list[Weight]) -> float:
         centre = self._centre

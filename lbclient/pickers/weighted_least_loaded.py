@@ -92,9 +92,11 @@ class WeightedLeastLoaded:
 
     `gain`: of each step towards equal utilization; stable from 0.1 to 2. `bound`:
     weights stay within e^-bound to e^bound of their geometric mean; 1 allows for speeds
-    of 1 to 7.4, and a backend that lies gets 2.7 shares at most. `blackout`: seconds
-    until reports of a ready backend count; 10, as in gRFC A58, cost 4 % errors on a
-    cold start. `expiration`: seconds after which a report is ignored, as in A58.
+    of 1 to 7.4, and a backend that lies gets 2.7 shares at most. It gets wider, up to
+    three times, where it holds nearly all backends and large ones answer sooner.
+    `blackout`: seconds until reports of a ready backend count; 10, as in gRFC A58, cost
+    4 % errors on a cold start. `expiration`: seconds after which a report is ignored,
+    as in A58.
     `update_period`: seconds between two steps. `slow_start`: seconds until a newcomer
     has its full weight. `probe_rate`: the most probes a second; 0: none. `favor_fast`:
     0 makes utilization equal; above it, to 1, fast machines are busier than slow ones

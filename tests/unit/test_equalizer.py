@@ -139,6 +139,44 @@ def test_the_bound_is_counted_from_the_mean_of_all() -> None:
     assert max(used) / min(used) < 1.01
 
 
+def test_where_it_holds_nearly_all_it_gets_wider() -> None:
+    """Half the machines are 16 times as large: at e^-1 and e the small ones are full.
+    Once they are alike again a liar draws no more than elsewhere."""
+    nodes, control = fake_nodes(10), equalizer()
+    for second in range(2, 120):
+        shares = control.weights(nodes)
+        used = [s / size for s, size in zip(shares, [1, 16] * 5, strict=True)]
+        for node, took in zip(nodes, [0.02, 0.01] * 5, strict=True):
+            serve(node, 1, took, second)
+        report(nodes, *used, now=second)
+        control.step(nodes, second)
+    assert max(used) / min(used) < 1.2
+    for second in range(120, 300):
+        report(nodes, 0.01, *control.weights(nodes)[1:], now=second)
+        control.step(nodes, second)
+    liar, *others = control.weights(nodes)
+    assert liar / min(others) <= exp(1.0 + 1.0 / 9) + 0.01
+
+
+@pytest.mark.parametrize(
+    ("liars", "count", "took"), [(4, 10, 0.005), (1, 2, 0.01), (5, 10, 0.01)]
+)
+def test_those_that_lie_do_not_widen_it(liars: int, count: int, took: float) -> None:
+    """Half of the others are slow, and stand at the bound below. Fewer than half are
+    too few even if they answer sooner; half do not, as they have more to do."""
+    nodes, control = fake_nodes(count), equalizer()
+    speeds = ([1.0, 2.5] * count)[: count - liars]
+    for second in range(2, 300):
+        shares = control.weights(nodes)
+        for rank, node in enumerate(nodes):
+            serve(node, 1, took if rank < liars else 0.01, second)
+        used = [2 * s / v for s, v in zip(shares[liars:], speeds, strict=True)]
+        report(nodes, *[0.1] * liars, *used, now=second)
+        control.step(nodes, second)
+    shares = control.weights(nodes)
+    assert max(shares) / min(shares) <= e**2 + 0.01
+
+
 def test_so_it_is_where_nobody_reports() -> None:
     nodes, control = fake_nodes(5), equalizer()
     for second in range(2, 120):
