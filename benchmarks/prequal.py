@@ -24,10 +24,8 @@ missed if it is the other way round with both.
 """
 
 import gc
-import os
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from statistics import fmean
@@ -36,6 +34,7 @@ from typing import Any
 from benchmarks.harness.figures import table
 from benchmarks.harness.measured import Measured, measured
 from benchmarks.harness.options import conclude, parser_of
+from benchmarks.harness.plays import played
 from lbclient.core.protocols import PickerFactory
 from lbclient.pickers import PICKERS, WeightedRoundRobin, picker_factory
 from lbclient.sim import Scenario
@@ -121,16 +120,13 @@ def play_all(field: Scenario, seeds: range, ramp: Sequence[float]) -> list[Figur
     plays += [(rule, FULL, FEWER) for rule in PAPER]
     plays += [(rule, load, CONTENDED) for load in ramp for rule in RAMPED]
     found = []
-    with ProcessPoolExecutor(os.cpu_count()) as pool:
-        futures = [pool.submit(play, *words, field, seeds) for words in plays]
-        for future in futures:
-            one = future.result()
-            found.append(one)
-            print(
-                f"{one.rule:32}{one.load:6g}{one.kept:6}{fmean(one.p50) * 1e3:8.0f}"
-                f"{fmean(one.p99) * 1e3:8.0f}{fmean(one.errors):9.2%}",
-                flush=True,
-            )
+    for one in played(play, [(*words, field, seeds) for words in plays]):
+        found.append(one)
+        print(
+            f"{one.rule:32}{one.load:6g}{one.kept:6}{fmean(one.p50) * 1e3:8.0f}"
+            f"{fmean(one.p99) * 1e3:8.0f}{fmean(one.errors):9.2%}",
+            flush=True,
+        )
     return found
 
 

@@ -27,6 +27,7 @@ from typing import Any
 
 from benchmarks.harness.measured import Measured
 from benchmarks.harness.options import conclude, parser_of
+from benchmarks.harness.plays import played
 from lbclient.config import ChannelConfig
 from lbclient.core.backends.demand import Attention
 from lbclient.core.protocols import PickerFactory
@@ -127,7 +128,7 @@ def exact(name: str, value: float, **more: Any) -> Measured:
     return Measured(name=name, value=value, spread=(value, value), **more)
 
 
-def told(seen: list[Connections], played: list[Calls]) -> list[Measured]:
+def told(seen: list[Connections], called: list[Calls]) -> list[Measured]:
     said = [
         exact(
             f"{rate:g} calls/s of each client: reports of a backend", count, unit="/s"
@@ -141,7 +142,7 @@ def told(seen: list[Connections], played: list[Calls]) -> list[Measured]:
             exact(f"{name}: opened for 1 % more, over ideal", one.opened_over_ideal),
             Measured(name=f"{name}: to choose", value=one.microseconds, unit="us"),
         ]
-    of = {(one.picker, one.fleet): one for one in played}
+    of = {(one.picker, one.fleet): one for one in called}
     for (picker, fleet), run in of.items():
         name = f"{fleet:,} x {fleet:,}, calls, {picker}"
         said.append(exact(f"{name}: utilization, max/mean", run.max_over_mean))
@@ -161,18 +162,21 @@ def _fleet(key: tuple[str, int]) -> int:
 
 def main() -> int:
     given = parser_of("scale", __doc__, quick="fewer rules, shorter").parse_args()
-    seen, played = [], []
+    seen = []
     for fleet in FLEETS:
         is_slow = fleet <= MOST_OF_SLOW and not given.quick
         for rule in SLOW_RULES if is_slow else RULES:
             seen.append(connections(rule, fleet))
             print(seen[-1], flush=True)
-    for fleet in QUICK_CALLING if given.quick else CALLING:
-        for picker in PICKERS:
-            played.append(calls(picker, fleet, QUICK if given.quick else FIELD))
-            print(played[-1], flush=True)
-    found = {"connections": seen, "calls": played}
-    return conclude(given, found, None, measured=told(seen, played))
+    field = QUICK if given.quick else FIELD
+    fleets = QUICK_CALLING if given.quick else CALLING
+    games = [(picker, fleet, field) for fleet in fleets for picker in PICKERS]
+    called = []
+    for one in played(calls, games):
+        called.append(one)
+        print(one, flush=True)
+    found = {"connections": seen, "calls": called}
+    return conclude(given, found, None, measured=told(seen, called))
 
 
 if __name__ == "__main__":
