@@ -2,14 +2,14 @@
 
 In grpc.aio five coroutines wait one for another for each message that is read, and four
 for each that is sent: here it is two. A call with a single request asks for the
-response headers as it sends that, not in a step of its own. A call with a stream of
-requests sends a first one that is there at once with the request headers.
+response headers as it sends that, not in a step of its own. A call that streams both
+ways sends a first request that is there at once with the request headers.
 
 Imported only where `direct.call_arguments` has found that all of it is there.
 """
 
-from asyncio import CancelledError, Event, sleep, wait
-from collections.abc import Callable, Generator
+from asyncio import CancelledError, sleep, wait
+from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -26,7 +26,6 @@ from grpc.aio._call import StreamStreamCall, StreamUnaryCall, UnaryStreamCall
 from grpc.aio._utils import _timeout_to_deadline
 
 from lbclient.grpc_seam.interceptors import with_compression
-from lbclient.grpc_seam.status import error_of
 from lbclient.log import Log
 
 logger = Log(__name__)
@@ -220,19 +219,17 @@ class OwnUnaryStreamCall(_Reading, UnaryStreamCall):  # type: ignore[type-arg]
         return grpc.aio.Metadata.from_tuple(self._lbclient_headers or ())
 
 
-class _Joining(_Writing):
-    """Sends a first request that is there at once, and short, with the headers."""
+class OwnStreamUnaryCall(_Writing, StreamUnaryCall):  # type: ignore[type-arg]
+    ...
 
-    _context: Any
-    _metadata: Any
-    _lbclient_headers: Any = None
+
+class OwnStreamStreamCall(_Reading, _Writing, StreamStreamCall):  # type: ignore[type-arg]
     _has_begun = False
-    _first: bytes | None = None  # request that goes with the headers
+    _first: bytes | None = None  # request that is sent with the headers
+    _lbclient_headers: Any = None
 
     async def _write_first(self, request: Any) -> None:
-        message = None
-        if self._context is None and not self._has_begun:
-            message = self._joining(request)
+        message = None if self._has_begun else self._joining(request)
         if message is None:
             await self._write(request)
             return
@@ -251,71 +248,6 @@ class _Joining(_Writing):
         is_fit = isinstance(message, bytes) and len(message) <= MOST_OF_FIRST
         return message if is_fit else None
 
-    async def _begin_with(self, first: bytes) -> None:
-        """Sends the headers with a request, and receives the response headers."""
-        call, headers = self._cython_call, ReceiveInitialMetadataOperation(NO_FLAGS)
-        both = (
-            SendInitialMetadataOperation(self._metadata, NO_FLAGS),
-            SendMessageOperation(first, NO_FLAGS),
-        )
-        await execute_batch(call, both, self._loop)
-        self._metadata_sent.set()
-        await execute_batch(call, (headers,), self._loop)
-        self._lbclient_headers = headers.initial_metadata()
-
-
-class OwnStreamUnaryCall(_Joining, StreamUnaryCall):  # type: ignore[type-arg]
-    _headers_awaited: Event | None = None
-
-    async def _conduct_rpc(self) -> Any:
-        self._has_begun = True  # its requests are taken by a task that was begun before
-        if self._first is None:
-            return await super()._conduct_rpc()
-        call, received = self._cython_call, ReceiveMessageOperation(NO_FLAGS)
-        end = self._loop.create_task(call._handle_status_once_received())
-        try:
-            try:
-                await self._begin_with(self._first)
-                self._tell_headers()
-                await execute_batch(call, (received,), self._loop)
-            except ExecuteBatchError:
-                pass  # its status says why
-            await end
-            self._metadata_sent.set()
-        except CancelledError:
-            self._give_up()
-            raise
-        finally:
-            self._tell_headers()
-        if call._status.code():
-            return EOF
-        data, decode = received.message(), self._response_deserializer
-        return data if decode is None else _decoded(data, decode)
-
-    def _tell_headers(self) -> None:
-        if self._headers_awaited is not None:
-            self._headers_awaited.set()
-
-    async def initial_metadata(self) -> Any:
-        if not (self._has_begun or self._call_response.done()):
-            await sleep(0)  # in which its task, which was made before, begins
-        if self._first is None:
-            return await super().initial_metadata()
-        if self._lbclient_headers is None and not self._call_response.done():
-            self._headers_awaited = self._headers_awaited or Event()
-            await self._headers_awaited.wait()
-        return grpc.aio.Metadata.from_tuple(self._lbclient_headers or ())
-
-    def __await__(self) -> Generator[Any, None, Any]:
-        try:
-            return (yield from super().__await__())
-        except grpc.aio.AioRpcError as error:
-            if self._lbclient_headers:  # which it does not know
-                raise error_of(self) or error from None
-            raise
-
-
-class OwnStreamStreamCall(_Reading, _Joining, StreamStreamCall):  # type: ignore[type-arg]
     async def _prepare_rpc(self) -> None:
         try:
             if self._context is None and self.__dict__.get("_async_request_poller"):
@@ -327,9 +259,17 @@ class OwnStreamStreamCall(_Reading, _Joining, StreamStreamCall):  # type: ignore
         if self._first is None:
             await super()._prepare_rpc()
             return
-        end = self._loop.create_task(self._cython_call._handle_status_once_received())
+        call, headers = self._cython_call, ReceiveInitialMetadataOperation(NO_FLAGS)
+        both = (
+            SendInitialMetadataOperation(self._metadata, NO_FLAGS),
+            SendMessageOperation(self._first, NO_FLAGS),
+        )
+        end = self._loop.create_task(call._handle_status_once_received())
         try:
-            await self._begin_with(self._first)
+            await execute_batch(call, both, self._loop)
+            self._metadata_sent.set()
+            await execute_batch(call, (headers,), self._loop)
+            self._lbclient_headers = headers.initial_metadata()
         except ExecuteBatchError:
             await end  # which says why
             self._metadata_sent.set()

@@ -54,7 +54,6 @@ COSTS = {
     "grpc._cython.cygrpc:_AioCall.set_internal_error": LAYERS,
     "grpc._cython.cygrpc:execute_batch": LAYERS,
     "_consume_request_iterator": LAYERS,
-    "_conduct_rpc": LAYERS,
     "_context": LAYERS,
     "_done_writing": LAYERS,
     "_handle_status_once_received": LAYERS,
