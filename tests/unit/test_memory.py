@@ -8,7 +8,7 @@ import pytest
 
 from lbclient.core.overload.admission import LOAD
 from lbclient.server.meters.memory import RECHECK_AFTER, UNLIMITED, MemoryMeter, reader
-from lbclient.server.overload.threads import Threads, schedstat
+from lbclient.server.overload.threads import STEEP, Threads, schedstat
 
 MINE = "0::/pod\n"
 
@@ -104,7 +104,8 @@ def test_where_no_thread_comes_free_those_who_wait_are_load_all_the_same() -> No
     for number in range(50):
         threads.queue(number, 0.01 * number)
     assert threads.load(50.0) == 50
-    assert threads.load(0.5) == pytest.approx(16.0)  # half of a second that they have
+    # Half of a second that they have: twice the target, beyond which it is steep.
+    assert threads.load(0.5) == pytest.approx((1.0 + STEEP) * LOAD.target)
     assert threads.load(0.02) < 3, "they may still be quick"
 
 
@@ -118,6 +119,27 @@ def test_who_waits_for_a_thread_is_at_the_target_after_a_quarter_of_its_time(
     for number in range(1000):
         threads.queue(number, 0.0)
     assert threads.load(timeout / 4) == pytest.approx(LOAD.target, rel=0.01)
+
+
+def test_a_new_request_waits_for_all_that_wait() -> None:
+    """Not as long as the one that has just got its thread, when fewer did."""
+    threads = Threads(dict)
+    for number in range(201):
+        threads.queue(number, 0.0)
+    for number in range(160):
+        threads.leave(number)
+        threads.waited(0.0, 1.0)
+        threads.began(0.005 * number)
+    assert len(threads.waiting) == 41
+    assert threads.load(0.0) == pytest.approx(41 * 0.005 * 32, rel=0.01)
+    while len(threads.waiting) > 1:
+        threads.leave(next(iter(threads.waiting)))
+    threads.began(1.0)
+    pace = threads._pace
+    threads.leave(200)
+    threads.began(1.001)
+    threads.began(99.0)  # nobody has waited in between
+    assert threads._pace < pace
 
 
 def test_those_in_a_hurry_are_not_forgotten_beside_those_with_an_hour() -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from pathlib import Path
 
+from lbclient.core.overload.admission import LOAD
 from lbclient.core.overload.deadlines import Deadlines
 from lbclient.log import Log
 from lbclient.server.meters.cpu import available_cpus
@@ -23,8 +24,12 @@ from lbclient.server.overload.run_queue import TUNING as RUN_QUEUE
 logger = Log(__name__)
 
 # Of the time that a request has until its deadline, what waiting for a thread may take
-# until it counts as one request that wants to run.
+# until it counts as one request that wants to run. Beyond the target of the load each
+# counts for `STEEP`: else requests would be too late, which ends them in their order,
+# before the load is so high that only the most critical are let in.
 SHARE = 1 / 32
+STEEP = 4.0
+MEMORY = 16  # requests, of how soon one after the other begins
 
 
 def schedstat(tasks: Path = Path("/proc/self/task")) -> dict[str, int]:
@@ -63,6 +68,8 @@ class Threads:
         self.running: set[object] = set()  # threads share it, too
         self._pool = pool
         self._wait = 0.0
+        self._pace = 0.0  # seconds from one that begins to the next, while others wait
+        self._began_at: float | None = None  # the last one, if others waited then
         self._deadlines = Deadlines()
         self._is_used = False
         self._runnable = 0.0
@@ -81,6 +88,12 @@ class Threads:
         """A request waited this long for a thread, with `left` to its deadline."""
         self._wait = wait
         self._deadlines.observe(None if left is None else wait + left)
+
+    def began(self, now: float) -> None:
+        """A request that is to be served has its thread."""
+        before, self._began_at = self._began_at, now if self.waiting else None
+        if before is not None:
+            self._pace += (max(0.0, now - before) - self._pace) / MEMORY
 
     def sample(self, now: float) -> None:
         """Reads the kernel's figures now and then; free until a request has queued."""
@@ -123,9 +136,13 @@ class Threads:
         if oldest is None:
             return self._runnable
         # Where no thread comes free at all the last who got one says nothing.
-        wait = max(self._wait, now - oldest)
-        unit = max(RUN_QUEUE.unit, SHARE * self._deadlines.typical)
-        return max(self._runnable, min(len(self.waiting), wait / unit))
+        # And he did not wait behind those who have come since, as a new one will.
+        waiting = len(self.waiting)
+        wait = max(self._wait, now - oldest, waiting * self._pace)
+        units = wait / max(RUN_QUEUE.unit, SHARE * self._deadlines.typical)
+        if units > LOAD.target:
+            units = LOAD.target + STEEP * (units - LOAD.target)
+        return max(self._runnable, min(waiting, units))
 
     def __repr__(self) -> str:
         runs = f"{self._runnable:.1f} for each processor run or want to"

@@ -48,6 +48,7 @@ class _InThread(Wrapped):
             answer = _on_loop(self._gate.loop, lambda: self._asked(call))
         if answer is not None:
             call.refused(answer)
+        threads.began(now)
 
     def _asked(self, call: ThreadContext) -> RefusalStatus | None:
         return call.run(self._charging.asks, call)
