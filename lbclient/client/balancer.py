@@ -45,6 +45,9 @@ logger = Log("lbclient.balancer")
 SERVED, ABANDONED = Verdict.SERVED, Verdict.ABANDONED
 FAILED, REJECTED = Verdict.FAILED, Verdict.REJECTED
 LAME_DUCK = TaskState.LAME_DUCK  # an enum looks its members up in Python up to 3.11
+# While a channel closes: seconds between two looks whether calls are in flight, and
+# looks at which none is. Between a declined attempt and the next, none is for a moment.
+LOOK_EVERY, IDLE_LOOKS = 0.01, 2
 
 
 class Balancer:
@@ -277,5 +280,21 @@ class Balancer:
     async def close(self, grace: float | None) -> None:
         """Cancels the waiting calls now and those in flight after `grace`."""
         self.pending.cancel()
+        if grace and self.decline_marks is not None:
+            grace = await self._all_answered(grace)
+            self.pending.cancel()
         self.pickers.close()
         await self.backends.close(grace)
+
+    async def _all_answered(self, grace: float) -> float:
+        """Waits until no call is in flight; returns what is left of `grace`.
+
+        A call that is declined is to be sent again, which it cannot be on connections
+        that are closing.
+        """
+        until, idle_looks = self.loop.time() + grace, 0
+        while idle_looks < IDLE_LOOKS and (left := until - self.loop.time()) > 0.0:
+            is_idle = not any(one.load.in_flight for one in self.pool.nodes.values())
+            idle_looks = idle_looks + 1 if is_idle else 0
+            await asyncio.sleep(min(left, LOOK_EVERY))
+        return max(0.0, until - self.loop.time())

@@ -328,3 +328,19 @@ async def test_who_declines_all_the_time_is_retried_within_the_budget() -> None:
     assert said.attempts["rejected"] == arrived - CALLS
     assert arrived <= 2 * CALLS + CALLS / 10 + ATTEMPTS
     assert said.calls == {"UNAVAILABLE": CALLS}
+
+
+@pytest.mark.parametrize("turns", [0, 3, 6])
+async def test_a_channel_that_closes_in_peace_lets_declined_calls_end(
+    turns: int,
+) -> None:
+    async with fleet(servers=2) as made:
+        await made.get_busy()
+        method: Any = made.channel.unary_unary(PATH)
+        calls = [method(b"%d" % number, timeout=30) for number in range(CALLS)]
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        declined = made.declined()
+        await made.channel.close(30)
+        assert await asyncio.gather(*calls) == [b"%d" % n for n in range(CALLS)]
+        assert made.declined() > declined or turns

@@ -37,7 +37,9 @@ class DeclineMarks:
         return f"<marks, as {len(self._pool.ready)} backends are ready>"
 
 
-def unmarked(metadata: Any) -> grpc.aio.Metadata:
+def unmarked(metadata: Any) -> Any:
     """The same metadata without a mark, for the next attempt."""
     pairs = metadata or ()
+    if all(pair[0] != DECLINE_KEY for pair in pairs):
+        return metadata
     return grpc.aio.Metadata(*(pair for pair in pairs if pair[0] != DECLINE_KEY))
