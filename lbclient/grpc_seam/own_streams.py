@@ -10,6 +10,7 @@ Imported only where `direct.call_arguments` has found that all of it is there.
 
 from asyncio import CancelledError, sleep, wait
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -159,7 +160,8 @@ class _Writing(_Own):
     async def _write_first(self, request: Any) -> None:
         await self._write(request)
 
-    async def _write(self, request: Any) -> None:
+    async def _write(self, request: Any, message: Any = None) -> None:
+        """Writes a request, which is `message` if it is serialized already."""
         if self._done_writing_flag or self.done():
             await super()._write(request)  # type: ignore[misc]  # which says why not
             return
@@ -167,12 +169,13 @@ class _Writing(_Own):
             await self._metadata_sent.wait()
             if self.done():
                 await self._raise_for_status()
-        encode = self._request_serializer
-        try:
-            message = request if encode is None else encode(request)
-        except Exception:
-            await super()._write(request)  # type: ignore[misc]  # which says it
-            return
+        if message is None:
+            encode = self._request_serializer
+            try:
+                message = request if encode is None else encode(request)
+            except Exception:
+                await super()._write(request)  # type: ignore[misc]  # which says it
+                return
         sent = SendMessageOperation(message, NO_FLAGS)
         try:
             await execute_batch(self._cython_call, (sent,), self._loop)
@@ -229,24 +232,18 @@ class OwnStreamStreamCall(_Reading, _Writing, StreamStreamCall):  # type: ignore
     _lbclient_headers: Any = None
 
     async def _write_first(self, request: Any) -> None:
-        message = None if self._has_begun else self._joining(request)
-        if message is None:
-            await self._write(request)
+        message = None
+        if not self._has_begun:
+            encode = self._request_serializer
+            with suppress(Exception):  # `_write` says what is wrong with it
+                message = request if encode is None else encode(request)
+        if not isinstance(message, bytes) or len(message) > MOST_OF_FIRST:
+            await self._write(request, message)
             return
         self._first = message
         await self._metadata_sent.wait()
         if self.done():
             await self._raise_for_status()
-
-    def _joining(self, request: Any) -> bytes | None:
-        """The request, serialized, if it may go with the headers."""
-        encode = self._request_serializer
-        try:
-            message = request if encode is None else encode(request)
-        except Exception:
-            return None  # `_write` says what is wrong with it
-        is_fit = isinstance(message, bytes) and len(message) <= MOST_OF_FIRST
-        return message if is_fit else None
 
     async def _prepare_rpc(self) -> None:
         try:
@@ -266,13 +263,14 @@ class OwnStreamStreamCall(_Reading, _Writing, StreamStreamCall):  # type: ignore
         )
         end = self._loop.create_task(call._handle_status_once_received())
         try:
-            await execute_batch(call, both, self._loop)
-            self._metadata_sent.set()
-            await execute_batch(call, (headers,), self._loop)
-            self._lbclient_headers = headers.initial_metadata()
-        except ExecuteBatchError:
-            await end  # which says why
-            self._metadata_sent.set()
+            try:
+                await execute_batch(call, both, self._loop)
+                self._metadata_sent.set()
+                await execute_batch(call, (headers,), self._loop)
+                self._lbclient_headers = headers.initial_metadata()
+            except ExecuteBatchError:
+                await end  # which says why
+                self._metadata_sent.set()
         except CancelledError:
             self._give_up()
 

@@ -110,6 +110,11 @@ async def test_a_short_first_request_that_is_there_goes_with_the_headers(
 
     monkeypatch.setattr(own_streams, "execute_batch", noting)
     requests = [b"1" * size, b"2", b"3"]
+    serialized: list[bytes] = []
+
+    def noted(request: bytes) -> bytes:
+        serialized.append(request)
+        return request
 
     async def given() -> AsyncIterator[bytes]:
         if pause:
@@ -125,11 +130,13 @@ async def test_a_short_first_request_that_is_there_goes_with_the_headers(
     address = (await host({CHAT: stream_stream(answer)})).address
     async with lbclient.insecure_channel(f"ipv4:{address}") as channel:
         await channel.channel_ready()
-        call: Any = channel.stream_stream(CHAT)(given(), timeout=5)
+        method: Any = channel.stream_stream(CHAT, request_serializer=noted)
+        call = method(given(), timeout=5)
         await call.wait_for_connection()
         headers = await call.initial_metadata()
         answers = [one async for one in call]
     assert (answers, headers["told"]) == (requests, "early")
+    assert serialized == requests
     headers_sent, sent = "SendInitialMetadataOperation", "SendMessageOperation"
     assert ([headers_sent, sent] in batches) is is_joined
     assert sum(sent in batch for batch in batches) == len(requests)
