@@ -282,28 +282,41 @@ def drops(task: Task, criticality: Criticality) -> bool:
     return not is_let_in
 
 
-def test_in_a_flood_so_many_wait_as_their_criticality_may() -> None:
-    """In both queues: those that grpcio has wait, too, for their turns."""
+async def test_in_a_flood_so_many_wait_as_their_criticality_may() -> None:
+    """Those that grpcio has wait, too, for their turns. But streams that go on have
+    turns of their own, and who is more critical takes the turns of who is less."""
     task = Task()
     asked: list[tuple[int, int]] = []
     gate = task.gate
-    gate.core.delay.has_room = lambda *of: asked.append(of) or False  # type: ignore
+    gate.core.delay.has_room = lambda *of: asked.append(of[:2])  # type: ignore
     gate.core.intake._waiting.extend(range(3))
-    gate.queue._new._count = 4
-    assert not gate._lets_in(Criticality.CRITICAL)
-    assert [of[:2] for of in asked] == [(Criticality.CRITICAL, 7)]
+    turns = [gate.queue._new.wait(of) for of in Criticality]
+    for _ in range(10):
+        gate.queue._going_on.wait()
+    for of in Criticality:
+        gate._lets_in(of)
+    assert asked == [(of, 3 + 4 - of) for of in Criticality]
+    turns[Criticality.SHEDDABLE].cancel()
+    await asyncio.sleep(0)  # its callback
+    gate._lets_in(Criticality.CRITICAL_PLUS)
+    assert asked[-1] == (Criticality.CRITICAL_PLUS, 4)
+    assert len(gate.queue._new) == 3
 
 
-async def test_in_a_flood_a_turn_of_a_less_critical_one_is_room() -> None:
+async def test_in_a_flood_each_less_critical_one_is_room_for_one() -> None:
     task = Task()
     gate = task.gate
-    gate.core.delay.has_room = lambda *_: False  # type: ignore[method-assign]
-    assert not gate._passes()
-    gate.intake.drops = lambda request: None
-    assert gate._passes()
+    gate.core.delay.has_room = lambda _, waiting, __: waiting < 2  # type: ignore
+    gate.core.intake._waiting.append("one")
     turn = gate.queue._new.wait(Criticality.CRITICAL)
     assert not gate._lets_in(Criticality.CRITICAL)
     assert gate._lets_in(Criticality.CRITICAL_PLUS)
+    gate.core.intake._waiting.append("let in")
+    assert not gate._lets_in(Criticality.CRITICAL_PLUS)
+    assert not gate._passes()
+    gate.intake.drops = lambda request: None
+    assert gate._passes()
+    gate.core.intake._waiting.pop()  # grpcio has it
     gate.queue._new.wait(Criticality.CRITICAL_PLUS, passes=True)
     assert await turn is False
     assert not gate._lets_in(Criticality.CRITICAL_PLUS)

@@ -11,7 +11,7 @@ from math import exp
 from lbclient.core.counting.ewma import DecayingCount
 from lbclient.core.criticality import Criticality
 
-# Ours; tests/laws/test_throttle.py plays them.
+# Ours; tests/laws/test_fallen_demand.py plays them.
 NOW = 0.5  # seconds, of which what is wanted now is the mean
 LATELY = 20.0  # seconds, likewise of what was accepted
 # Seconds since the last refusal. At many requests a second so long a time has none only

@@ -271,10 +271,8 @@ class Gate:
         self.pressure.observe(self.load(now), now)
         if self.pressure.refuses(criticality, 0, now) is not None:
             return False
-        waiting = len(self.core.intake) + len(self.queue)
-        if self.core.has_room(criticality, waiting):
-            return True
-        return self.queue.has_below(criticality)  # whose turn it is going to take
+        ahead = len(self.core.intake) + self.queue.count_ahead(criticality)
+        return self.core.has_room(criticality, ahead)
 
     def _count_dropped(self, criticality: Criticality) -> None:
         self.queue.arrived += 1

@@ -10,7 +10,7 @@ class Ranks:
     used on its loop's thread only."""
 
     def __init__(self) -> None:
-        self._of: dict[Any, Criticality] = {}  # by request, the first one first
+        self._of: dict[Any, Criticality] = {}  # by request, as they came
         self._counts = [0] * len(Criticality)
 
     def add(self, request: Any, criticality: Criticality) -> None:
@@ -26,9 +26,9 @@ class Ranks:
     def first_below(
         self, criticality: Criticality
     ) -> tuple[Any, Criticality] | tuple[None, None]:
-        """The first of the least critical ones, if it is less critical than that.
-
-        The first one's place, and not the last one's, is the best.
+        """The one that came first of the least critical, if it is less critical than
+        that. Its place is the best of theirs, but where one that came later has taken a
+        place in front.
         """
         for one in Criticality:
             if one >= criticality:

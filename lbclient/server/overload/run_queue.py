@@ -14,6 +14,7 @@ never wait.
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 from math import exp, inf
@@ -79,16 +80,17 @@ class Line:
         # Of each criticality by place, the first one first. Places are never equal.
         self._waiting: list[list[tuple[int, Turn]]] = [[] for _ in Criticality]
         self._places = count()
-        self._count = 0  # of those waiting whose clients have not given up
+        # Of those waiting whose clients have not given up, by criticality.
+        self._counts = [0] * len(Criticality)
 
     def wait(self, criticality: Criticality = DEFAULT, passes: bool = False) -> Turn:
         """Waits at the end; or, if it `passes`, in the place of a less critical one."""
         turn: Turn = asyncio.get_running_loop().create_future()
-        turn.add_done_callback(self._left)
+        turn.add_done_callback(partial(self._left, criticality))
         place = self._taken_from(criticality) if passes else None
         place = next(self._places) if place is None else place
         heappush(self._waiting[criticality], (place, turn))
-        self._count += 1
+        self._counts[criticality] += 1
         return turn
 
     def _taken_from(self, criticality: Criticality) -> int | None:
@@ -96,28 +98,31 @@ class Line:
 
         The first one's, and not the last one's: whoever stays waits no longer for it.
         """
-        for waiting in self._waiting[:criticality]:
+        for one, waiting in enumerate(self._waiting[:criticality]):
             while waiting:
                 place, turn = heappop(waiting)
                 if not turn.done():
-                    self._count -= 1
+                    self._counts[one] -= 1
                     turn.set_result(False)
                     return place
         return None
 
-    def has_below(self, criticality: Criticality) -> bool:
-        """Whether anybody less critical waits, or has given up lately."""
-        return any(self._waiting[:criticality])
+    def count_below(self, criticality: Criticality) -> int:
+        """How many that are less critical wait."""
+        return sum(self._counts[:criticality])
 
-    def _left(self, turn: Turn) -> None:
-        self._count -= turn.cancelled()
+    def _left(self, criticality: Criticality, turn: Turn) -> None:
+        self._counts[criticality] -= turn.cancelled()
 
     def next(self) -> Turn | None:
         while any(self._waiting):
-            first = min((one for one in self._waiting if one), key=lambda one: one[0])
-            _, turn = heappop(first)
+            firsts = [
+                (each[0][0], one) for one, each in enumerate(self._waiting) if each
+            ]
+            _, criticality = min(firsts)
+            _, turn = heappop(self._waiting[criticality])
             if not turn.done():  # else its client has given up
-                self._count -= 1
+                self._counts[criticality] -= 1
                 return turn
         return None
 
@@ -126,7 +131,7 @@ class Line:
         return len(self) * min(1.0, pace / TUNING.unit)
 
     def __len__(self) -> int:
-        return self._count
+        return sum(self._counts)
 
 
 class HandlerCosts:
@@ -317,9 +322,10 @@ class RunQueue:
     def __len__(self) -> int:
         return len(self._new) + len(self._going_on)
 
-    def has_below(self, criticality: Criticality) -> bool:
-        """Whether anybody less critical waits to begin."""
-        return self._new.has_below(criticality)
+    def count_ahead(self, criticality: Criticality) -> int:
+        """How many requests that are to begin a new one waits for: it takes the place
+        of the less critical."""
+        return len(self._new) - self._new.count_below(criticality)
 
     def refuse(self) -> None:
         """The request whose turn it is was refused: its time is no handler's cost."""
