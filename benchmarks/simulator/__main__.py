@@ -16,6 +16,7 @@ fails.
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from math import inf
 from pathlib import Path
 from statistics import fmean
 
@@ -37,18 +38,23 @@ MORE = 3  # the exit status if there is more to play
 def main() -> int:
     parser = parser_of("simulator", __doc__)
     add = parser.add_argument
-    add("part", nargs="*", choices=(*PARTS, *OTHERS, []), help="default: all but speed")
+    names = (*PARTS, *OTHERS)
+    said = f"of {', '.join(names)}; default: all but speed"
+    add("part", nargs="*", choices=(*names, []), metavar="part", help=said)
     add("--only", default="", metavar="A,B", help="scenarios whose names begin so")
-    add("--seeds", default="1,2,3", metavar="N,O")
+    add("--seeds", default="1,2,3", metavar="N,O", help="default: 1,2,3")
     add("--runs", type=Path, metavar="FILE", help="keep runs in FILE")
-    add("--for", type=float, default=1e9, metavar="SECONDS", dest="seconds")
+    said = "stop after so many; wants --runs, to go on with"
+    add("--for", type=float, metavar="SECONDS", dest="seconds", help=said)
     add("--page", type=Path, metavar="FILE", help="write the tables into FILE")
     given = parser.parse_args()
+    if given.seconds is not None and given.runs is None:
+        parser.error("--for wants --runs, else what was played is lost")
     if given.part == ["speed"]:
         speed.main()
         return 0
     seeds = [int(seed) for seed in given.seeds.split(",")]
-    runs = Runs(given.runs, seeds, given.seconds)
+    runs = Runs(given.runs, seeds, inf if given.seconds is None else given.seconds)
     wanted = given.part or [*PARTS, "targets", "objective"]
     claims: list[Claim] = []
     try:

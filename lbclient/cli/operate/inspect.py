@@ -300,8 +300,7 @@ def channel(now: Any, before: Any, elapsed: float) -> Iterator[str]:
     yield item("calls", counts(now["calls"]))
     yield item("under way", f"{now['in_flight']} in flight, {now['waiting']} waiting")
     yield item("latency", _latency(now))
-    again = f"{now['resends']} not taken, {now['retries']} retries"
-    yield item("sent again", f"{again}, {now['retries_left']:.1f} left")
+    yield item("sent again", _again(now))
     if now["hedges"] or any(now["hedges_withheld"].values()):
         withheld = f"withheld: {counts(now['hedges_withheld'])}"
         sent = f"{now['hedges']} sent, {now['hedges_won']} won; {withheld}"
@@ -335,6 +334,14 @@ def channel(now: Any, before: Any, elapsed: float) -> Iterator[str]:
             words = f"{pick['backend']}: {pick['because']}"
             yield item(f"picked {age(pick['age'])} ago", words)
     yield from settings(now["config"])
+
+
+def _again(now: Any) -> str:
+    """Attempts after the first ones, by why they were made."""
+    retries = f"{now['retries']} retries, {now['retries_left']:.1f} left"
+    declined = now["attempts"].get("declined")
+    others = f"; {declined} declined" if declined else ""
+    return f"{now['resends']} not taken, {retries}{others}"
 
 
 def _zones(now: Any) -> Iterator[str]:

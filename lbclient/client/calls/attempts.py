@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 logger = Log(__name__)
 
-PICKED_AGAIN = Decision(0.0, "declined, as it is busy: picked again", is_declined=True)
+PICKED_AGAIN = Decision(0.0, "picked again", is_declined=True)
 LEFT_TO_OTHER = Decision(0.0, "the other attempt decides", is_left_to_other=True)
 
 
