@@ -331,10 +331,10 @@ class Attempts:
         assert self._method is not None
         balancer, backend = self.balancer, attempt.backend
         if ending.is_declined():
-            if not self._was_declined:
+            if not self._was_declined and balancer.decline_marks is not None:
                 self._was_declined = True
                 return outcome, self._picked_again(backend, call)
-            # No server of ours does that twice.
+            # No server of ours does that twice, nor unasked.
             ending = ending._replace(refusal=Refusal.OVERLOADED)
             outcome = ending.outcome(outcome.latency)
         is_sent = bool(trailers) or code != UNAVAILABLE  # a handler spoke

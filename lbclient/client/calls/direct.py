@@ -107,8 +107,11 @@ class DirectCall(UnaryUnaryCall):  # type: ignore[type-arg]  # generic since 1.8
             observed = attempt.observed.of_one(attempt.sent_at)
             self.attempt = self._lbclient = attempt._replace(observed=observed)
             attempt = self.attempt
+        metadata = self.metadata  # with the compression by now
+        if balancer.decline_marks is not None:
+            metadata = unmarked(metadata)
         options = {
-            "metadata": unmarked(self.metadata),  # with the compression by now
+            "metadata": metadata,
             "credentials": self.credentials,
         }
         method, request, error = self._method, self.message, None

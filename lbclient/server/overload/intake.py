@@ -87,7 +87,7 @@ class Intake:
             if self._is_closed and self._error is None:
                 self._ask()  # else nothing tells that the core has ended
         request = self._waiting.popleft()
-        if self.ranks:
+        if self.drops is not None:
             self.ranks.remove(request)
         return request
 
