@@ -169,23 +169,20 @@ class _History:
         requests = here + there + accepted
         if requests <= self._k * accepted:
             return True
-        if requests < TOLD:
-            sparse = self.sparse
-            if sparse and sparse.hears(now):
-                if not self._listens(there, accepted) or sparse.admits(now):
-                    return True
-                if self._fits(now):
-                    return True
-                window.add(HERE, now)
-                return False
-            if requests < COLD:
-                return True
-        if self._random() * (requests + 1) >= requests - self._allowed(accepted):
-            return True
-        if self._fits(now):
+        if self._lets_out(there, accepted, requests, now) or self._fits(now):
             return True
         window.add(HERE, now)
         return False
+
+    def _lets_out(self, there: int, accepted: int, requests: int, now: float) -> bool:
+        """Whether chance, by what the window has or by what backends tell, does."""
+        if requests < TOLD:
+            sparse = self.sparse
+            if sparse and sparse.hears(now):
+                return not self._listens(there, accepted) or sparse.admits(now)
+            if requests < COLD:
+                return True
+        return self._random() * (requests + 1) >= requests - self._allowed(accepted)
 
     def _listens(self, there: int, accepted: int) -> bool:
         """Whether to believe backends that say they refuse much.
