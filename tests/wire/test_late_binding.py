@@ -115,6 +115,22 @@ async def fleet(
             yield made
 
 
+@asynccontextmanager
+async def stock_servers(handler: Any, **config: Any) -> AsyncIterator[lbclient.Channel]:
+    """A channel with late binding to two servers of grpc.aio's own."""
+    async with AsyncExitStack() as stack:
+        hosts = [
+            await stack.enter_async_context(
+                hosting(unary_unary(handler), grpc.aio.server())
+            )
+            for _ in range(2)
+        ]
+        target = "ipv4:" + ",".join(host.address for host in hosts)
+        settings = ChannelConfig(late_binding=True, **config)
+        async with lbclient.insecure_channel(target, config=settings) as channel:
+            yield channel
+
+
 @pytest.mark.parametrize("interceptors", [(), PASSING])
 @pytest.mark.parametrize("of_server", [(), (Passing(),)])
 async def test_what_is_declined_is_served_once_elsewhere(
@@ -283,19 +299,10 @@ async def test_stock_servers_get_no_mark() -> None:
         seen.append(dict(context.invocation_metadata()))
         return request
 
-    async with AsyncExitStack() as stack:
-        hosts = [
-            await stack.enter_async_context(
-                hosting(unary_unary(echo), grpc.aio.server())
-            )
-            for _ in range(2)
-        ]
-        target = "ipv4:" + ",".join(host.address for host in hosts)
-        config = ChannelConfig(late_binding=True)
-        async with lbclient.insecure_channel(target, config=config) as channel:
-            method: Any = channel.unary_unary(PATH)
-            for _ in range(CALLS):
-                await method(b"")
+    async with stock_servers(echo) as channel:
+        method: Any = channel.unary_unary(PATH)
+        for _ in range(CALLS):
+            await method(b"")
     assert len(seen) == CALLS
     assert not any(map(is_marked, seen))
 
@@ -309,21 +316,12 @@ async def test_who_declines_all_the_time_is_retried_within_the_budget() -> None:
         said = ((wire.REFUSAL_KEY, Refusal.DECLINED.value),)
         await context.abort(grpc.StatusCode.UNAVAILABLE, "no", said)
 
-    async with AsyncExitStack() as stack:
-        hosts = [
-            await stack.enter_async_context(
-                hosting(unary_unary(decline), grpc.aio.server())
-            )
-            for _ in range(2)
-        ]
-        target = "ipv4:" + ",".join(host.address for host in hosts)
-        config = ChannelConfig(late_binding=True, throttle=0.0)
-        async with lbclient.insecure_channel(target, config=config) as channel:
-            method: Any = channel.unary_unary(PATH)
-            for _ in range(CALLS):
-                with pytest.raises(grpc.aio.AioRpcError):
-                    await method(b"", timeout=30)
-            said = channel.statistics()
+    async with stock_servers(decline, throttle=0.0) as channel:
+        method: Any = channel.unary_unary(PATH)
+        for _ in range(CALLS):
+            with pytest.raises(grpc.aio.AioRpcError):
+                await method(b"", timeout=30)
+        said = channel.statistics()
     assert said.attempts["declined"] == CALLS
     assert said.attempts["rejected"] == arrived - CALLS
     assert arrived <= 2 * CALLS + CALLS / 10 + ATTEMPTS
