@@ -37,7 +37,7 @@ import grpc
 
 import lbclient
 from benchmarks.faults import fronted
-from benchmarks.harness.figures import quantile, table
+from benchmarks.harness.figures import Quantile, table
 from benchmarks.harness.load import open_loop
 from benchmarks.harness.measured import Measured
 from benchmarks.harness.options import conclude, parser_of
@@ -211,9 +211,9 @@ class Figures:
     phase: str
     calls: int
     errors: float  # share, with what took too long
-    p50: float
-    p99: float
-    p999: float
+    p50: Quantile
+    p99: Quantile
+    p999: Quantile
     max_over_mean: float
 
 
@@ -247,9 +247,9 @@ class Peer:
             phase.name,
             len(latencies),
             late / len(latencies),
-            quantile(latencies, 0.5) or 0.0,
-            quantile(latencies, 0.99) or 0.0,
-            quantile(latencies, 0.999) or 0.0,
+            Quantile.of(latencies, 0.5),
+            Quantile.of(latencies, 0.99),
+            Quantile.of(latencies, 0.999),
             max(used) * len(used) / sum(used) if any(used) else len(used),
         )
 
@@ -295,22 +295,28 @@ def told(found: Sequence[Figures]) -> Iterator[Measured]:
             yield Measured(
                 name=f"{name}: utilization, max/mean", value=one.max_over_mean
             )
-            yield Measured(name=f"{name}: p99", value=1e3 * one.p99, unit="ms")
+            yield Measured(name=f"{name}: p99", value=1e3 * one.p99.value, unit="ms")
         else:
-            ratios = {
-                "p50": (mine.p50, one.p50),
-                "p99": (mine.p99, one.p99),
-                "p99.9": (mine.p999, one.p999),
-                "utilization, max/mean": (mine.max_over_mean, one.max_over_mean),
+            both = f"{one.phase}, {OURS} / {one.kind}"
+            tails = {
+                "p50": mine.p50.over(one.p50),
+                "p99": mine.p99.over(one.p99),
+                "p99.9": mine.p999.over(one.p999),
             }
-            for what, (own, others) in ratios.items():
-                both = f"{one.phase}, {OURS} / {one.kind}: {what}"
-                yield Measured(name=both, value=own / others, better="less")
+            for what, (ratio, between) in tails.items():
+                yield Measured(
+                    name=f"{both}: {what}", value=ratio, spread=between, better="less"
+                )
+            yield Measured(
+                name=f"{both}: utilization, max/mean",
+                value=mine.max_over_mean / one.max_over_mean,
+                better="less",
+            )
         yield Measured(name=f"{name}: errors", value=100.0 * one.errors, unit="%")
 
 
 def row(one: Figures) -> list[str]:
-    times = (f"{1e3 * each:.0f}" for each in (one.p50, one.p99, one.p999))
+    times = (f"{1e3 * each.value:.0f}" for each in (one.p50, one.p99, one.p999))
     shares = f"{one.errors:.2%}", f"{one.max_over_mean:.2f}"
     return [one.phase, one.kind, f"{one.calls}", *times, *shares]
 

@@ -5,8 +5,9 @@ import os
 import platform
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from math import sqrt
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import google.protobuf
 import grpc
@@ -44,6 +45,33 @@ def quantile(values: Iterable[float], share: float) -> float | None:
     """None: there are no values."""
     ordered = sorted(values)
     return ordered[int(share * len(ordered))] if ordered else None
+
+
+class Quantile(NamedTuple):
+    """Of values measured once. Between `least` and `most` it might as well be.
+
+    These are two standard deviations of its rank away, so a tail of few values is wide:
+    of a thousand the 99.9th percentile is the largest, or as well the third largest.
+    """
+
+    value: float
+    least: float
+    most: float
+
+    @classmethod
+    def of(cls, values: Iterable[float], share: float) -> "Quantile":
+        ordered = sorted(values)
+        if not ordered:
+            return cls(0.0, 0.0, 0.0)
+        rank, last = share * len(ordered), len(ordered) - 1
+        apart = 2.0 * sqrt(rank * (1.0 - share))
+        places = rank, rank - apart, rank + apart
+        return cls(*(ordered[min(max(0, int(place)), last)] for place in places))
+
+    def over(self, other: "Quantile") -> tuple[float, tuple[float, float]]:
+        """The ratio, and between what it might as well be."""
+        between = self.least / other.most, self.most / other.least
+        return self.value / other.value, between
 
 
 def table(rows: Iterable[Sequence[object]], left: int = 1) -> str:

@@ -1,7 +1,7 @@
 """What a run of several benchmarks found, as it is kept in JSON."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -104,6 +104,11 @@ class Moved:
     def is_worse(self) -> bool:
         return self.now.is_worse_than(self.before)
 
+    @property
+    def what(self) -> tuple[str, str, bool]:
+        """The figure, and which way it moved."""
+        return self.benchmark, self.now.name, self.is_worse
+
     def __str__(self) -> str:
         worse = "WORSE" if self.is_worse else "moved"
         return (
@@ -127,3 +132,9 @@ def moved(before: Record, now: Record) -> list[Moved]:
         for one in run.measured
         if one.name == was.name and one.moved_from(was)
     ]
+
+
+def moved_again(first: Iterable[Moved], again: Iterable[Moved]) -> list[Moved]:
+    """Those of `again` that moved as they did in the run before it."""
+    known = {one.what for one in first}
+    return [one for one in again if one.what in known]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks import __main__ as program
+from benchmarks.harness.figures import Quantile
 from benchmarks.harness.measured import Measured, measured
 from benchmarks.harness.one_by_one import ran_to_its_end, run
 from benchmarks.harness.page import BEGIN, with_figures
@@ -19,6 +20,7 @@ from benchmarks.listed import BENCHMARKS, SECTIONS, Listed
 RATIO = Measured(name="ours / theirs", value=1.2, spread=(1.1, 1.3), better="less")
 RUN = Run(command="python -m benchmarks.x", end=End.HELD, seconds=1.0, measured=[RATIO])
 NAME = BENCHMARKS[0].name
+FAILED = replace(RUN, end=End.FAILED, measured=[])
 
 
 def of(**changes: Any) -> dict[str, Run]:
@@ -43,6 +45,53 @@ def test_a_ratio_has_moved_if_it_is_beyond_the_noise_of_both_runs(
     changes = moved(of(), of(**now))
     assert [one.is_worse for one in changes] == [is_worse] * is_moved
     assert [str(one).startswith("WORSE") for one in changes] == [is_worse] * is_moved
+
+
+def test_what_is_worse_is_named_if_it_is_so_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(program, "KEPT", tmp_path)
+    (worse,), (better,), (as_before,) = (
+        of(value=value, spread=(value, value))[NAME].measured
+        for value in (2.0, 0.5, 1.2)
+    )
+    runs = iter(
+        [
+            replace(RUN, measured=[worse, replace(worse, name="twice")]),
+            replace(RUN, measured=[as_before, replace(worse, name="twice")]),
+        ]
+    )
+    monkeypatch.setattr(program, "run", lambda *_, **__: next(runs))
+    twice = replace(RATIO, name="twice")
+    before = {NAME: replace(RUN, measured=[RATIO, twice]), "other": RUN}
+    found = {"other": replace(RUN, measured=[better]), NAME: next(runs)}
+    changes = program.told_again(before, found, is_full=False)
+    assert [(one.benchmark, one.now.name) for one in changes] == [
+        ("other", RATIO.name),  # which is better, and not run again
+        (NAME, "twice"),
+    ]
+    assert found[NAME].measured[0] == as_before
+    assert load(program.kept_file(is_full=False)).keys() == {NAME, "other"}
+
+
+def test_a_second_run_that_fails_takes_nothing_back(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(program, "KEPT", tmp_path)
+    monkeypatch.setattr(program, "run", lambda *_, **__: FAILED)
+    found = of(value=2.0, spread=(2.0, 2.0))
+    [change] = program.told_again(of(), found, is_full=False)
+    assert change.is_worse
+    assert found[NAME].end is End.HELD
+
+
+def test_a_percentile_of_few_values_may_be_many() -> None:
+    thousand = [float(n) for n in range(1000)]
+    assert Quantile.of(thousand, 0.5) == (500.0, 468.0, 531.0)
+    assert Quantile.of(thousand, 0.999) == (999.0, 997.0, 999.0)
+    assert Quantile.of([], 0.99) == (0.0, 0.0, 0.0)
+    ratio, between = Quantile(2.0, 1.0, 4.0).over(Quantile(4.0, 2.0, 5.0))
+    assert (ratio, between) == (0.5, (0.2, 2.0))
 
 
 def test_a_simulated_figure_has_moved_with_any_change() -> None:
@@ -163,18 +212,16 @@ def test_a_run_is_resumed_without_what_it_has_finished(
     finished, failed, full = (
         Listed(section="Cost", name=name, module="no_such", shows="") for name in names
     )
-    save(
-        tmp_path / "short.json",
-        {"finished": RUN, "failed": replace(RUN, end=End.FAILED)},
-    )
+    save(tmp_path / "short.json", {"finished": RUN, "failed": FAILED})
     listed = finished, failed, replace(full, short=None)
-    resumed = program.run_all(listed, is_full=False, is_resumed=True)
+    file = program.kept_file(is_full=False)
+    resumed = program.run_all(listed, load(file), is_full=False)
     assert resumed["finished"] == RUN
     assert "no_such" in resumed["failed"].said  # it was run once more
     assert resumed.keys() == {"finished", "failed"}
-    again = program.run_all(listed, is_full=False, is_resumed=False)
+    again = program.run_all(listed, {}, is_full=False)
     assert again["finished"].end is End.FAILED
-    assert load(tmp_path / "short.json").keys() == again.keys()
+    assert load(file).keys() == again.keys()
 
 
 def test_every_benchmark_listed_has_a_section_and_a_name_of_its_own() -> None:
