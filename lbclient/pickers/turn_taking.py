@@ -17,8 +17,9 @@ difference to the mean fades.
 A slow backend misses turns while others have more to do: it has a request, and they are
 picked. It is owed these turns, or shares would not be as weights say. But it must not
 catch up at once: of three backends the slow one got 31 to 99 calls in a row, of a user
-who was alone by then. So turns are made up for at one pick in three at most, of two or
-three backends in two, while there are others that have no more requests.
+who was alone by then. So turns are made up for at one pick in three at most, of two
+backends in two, while there are others that have no more requests. A slow one's weight
+does not change that: it may be of a load before, while it was less used.
 """
 
 from collections.abc import Iterable
@@ -44,7 +45,8 @@ class TurnTakingTuning:
     steepness: int = 8
     memory: float = 5.0  # seconds; 3 did as well, 1 had a larger spread
     # Picks, to one that makes up for turns; with more a backend that turned slow gets
-    # too few to be ejected soon. Of few backends fewer picks: at so many shares.
+    # too few to be ejected soon. Of few backends fewer picks: at so many shares, or at
+    # so many times less of them as it is slower than the mean.
     make_up_every: float = 3.0
     catch_up: float = 1.5
     # Turns behind the mean, from which on that holds: some are missed by chance. With 4
@@ -116,10 +118,14 @@ class TurnTaking:
             candidate.more = (1.0 + cost) / candidate.weight
             candidate.looked_at = now
 
-    def is_early(self, candidate: Candidate, picked: int, count: int) -> bool:
+    def is_early(
+        self, candidate: Candidate, latency: float, picked: int, count: int
+    ) -> bool:
         """Whether one of `count` that makes up for its turns did so too lately to do so
-        again. `picked` counts all picks."""
+        again. `latency` is their mean, `picked` counts all picks."""
         pause = count / (TUNING.catch_up * candidate.weight)
+        if latency and candidate.load.latency > latency:
+            pause *= candidate.load.latency / latency
         return picked - candidate.made_up_at < min(TUNING.make_up_every, pause)
 
     def __repr__(self) -> str:

@@ -207,10 +207,11 @@ class WeightedLeastLoaded:
     def _spread_turns(self, index: int, now: float) -> int:
         """Whom to pick instead of one that has missed many turns: the next one, if that
         has no more requests and turns are made up for too fast."""
-        candidate, turns = self._candidates[index], self._overview.turns
+        candidate, overview = self._candidates[index], self._overview
         if candidate.slot == ABSENT:
             return index
-        if turns.is_early(candidate, self._picked, len(self._candidates)):
+        count, latency = len(self._candidates), overview.means.latency
+        if overview.turns.is_early(candidate, latency, self._picked, count):
             other = self._next_but(index, now)
             more = self._load_score(other, now) - self._load_score(index, now)
             if more < AS_MANY:
