@@ -15,6 +15,9 @@ requests that only wait it means equal shares.
 Of many backends each is moved when it reports, and the level is that of the last ones
 that did.
 
+A full backend reports 1 whatever is asked of it, so its difference to the others says
+too little. After a while its step is a larger one.
+
 Weights have a bound, for what a backend that lies can do. Where it holds nearly all
 backends, and who has more answers sooner, no few lie, but sizes differ by more: it gets
 wider.
@@ -62,6 +65,13 @@ class EqualizerTuning:
     held: float = 0.8
     sooner: float = 0.9
     rounding: float = 1e-6
+    # Who reports this utilization, up to 1, for so many seconds, which are four steps,
+    # while the level is below it, may be asked for any more than it can do. Its steps
+    # are those of so large a difference. Who reports more than 1 tells how much it is.
+    # After two steps noise did it: three that report at random had unequal shares.
+    full: float = 0.95
+    full_for: float = 2.5
+    too_much: float = 0.8
     # Reports; their median is within a tenth of their deviation of that of all.
     last: int = 128
 
@@ -73,13 +83,15 @@ class Weight:
     """The weight of one address, as the control set it. Written by `Equalizer.step`."""
 
     __slots__ = (
-        "difference", "faded_at", "is_told", "log", "reported_at", "speed", "used_at",
+        "difference", "faded_at", "full_since", "is_told", "log", "reported_at",
+        "speed", "used_at",
     )  # fmt: skip
 
     def __init__(self, log: float, now: float) -> None:
         self.log = log
         self.faded_at = now
         self.difference: float | None = None  # of the last step, to the others' level
+        self.full_since = inf  # by its reports, while the others' level is below
         self.reported_at = -1.0  # of the last report that moved it
         self.used_at = 0.0
         self.speed = Speed()
@@ -218,22 +230,22 @@ class Equalizer:
         """
         self._own_heights.clear()
         self._mean_worth = _mean_worth(ready)
-        known: list[tuple[Weight, float, float]] = []
+        known: list[tuple[Weight, float, Load]] = []
         silent: list[Node] = []
         for node in ready:
             utilization = self._utilization(node.load, now)
             if utilization and node.load not in missed:
                 weight = self._weight(node, now)
                 height = self._height(weight, node.load, utilization)
-                known.append((weight, height, node.load.reported_at))
+                known.append((weight, height, node.load))
             elif self._is_settled(node.load, now):
                 silent.append(node)
         if known:
             level = median([height for _, height, _ in known])  # deaf to one liar
-            for weight, height, reported_at in known:
-                if weight.reported_at != reported_at:
-                    weight.reported_at = reported_at
-                    self._approach(weight, level - height)
+            for weight, height, load in known:
+                if weight.reported_at != load.reported_at:
+                    weight.reported_at = load.reported_at
+                    self._approach(weight, level - height, load)
             if self._objective is not None:
                 self._objective.learn(level, now)
             self._fade(ready, exp(level), now)
@@ -252,7 +264,7 @@ class Equalizer:
         self._heights.append(height)
         weight.reported_at = node.load.reported_at
         if self._level is not None:
-            self._approach(weight, self._level - height)
+            self._approach(weight, self._level - height, node.load)
         return exp(weight.log - self._centre) / self._mean
 
     def step_part(
@@ -370,9 +382,16 @@ class Equalizer:
         begin = log(node.endpoint.weight / self._mean_worth)
         return self._centre + max(-self._bound, min(self._bound, begin))
 
-    def _approach(self, weight: Weight, difference: float) -> None:
+    def _approach(self, weight: Weight, difference: float, load: Load) -> None:
         before, weight.difference = weight.difference, difference
         by = self._gain * difference
+        is_full = TUNING.full <= load.utilization() <= 1.0 + TUNING.rounding
+        if not is_full or difference > log(TUNING.full):
+            weight.full_since = inf
+        else:
+            weight.full_since = min(weight.full_since, load.reported_at)
+            if load.reported_at - weight.full_since >= TUNING.full_for:
+                by = min(by, -self._gain * TUNING.too_much)
         if before is not None:
             by += self._at_once * (difference - before)
         self._move(weight, by)

@@ -56,6 +56,40 @@ def test_machines_of_different_speed_come_to_equal_utilization() -> None:
     assert max(used) / min(used) < 1.001
 
 
+def test_who_is_full_for_long_loses_weight_soon() -> None:
+    """It reports 1 and no more, if it is asked for eight times what it can do. Half the
+    backends are 16 times as large, and all have 0.85 of what they can do together."""
+    nodes, control = fake_nodes(4), equalizer(bound=3.0)
+    sizes = 1.0, 16.0, 1.0, 16.0
+    for second in range(2, 20):
+        asked = [
+            0.85 * share * sum(sizes) / 4 / size
+            for share, size in zip(control.weights(nodes), sizes, strict=True)
+        ]
+        report(nodes, *(min(1.0, used) for used in asked), now=second)
+        control.step(nodes, second)
+    assert max(asked) < 1.0, "1.9 where steps are by what is reported"
+    assert min(asked) > 0.7
+
+
+@pytest.mark.parametrize(
+    ("full", "others", "seconds"),
+    [(0.94, 0.8, 20), (0.96, 0.93, 20), (1.0, 0.8, 3), (1.01, 0.8, 20)],
+)
+def test_others_lose_it_as_they_report(
+    full: float, others: float, seconds: int
+) -> None:
+    """Who is not full, or hardly more than the others, or for a moment, or tells by how
+    much it is."""
+    nodes, control = fake_nodes(3), equalizer(bound=3.0)
+    for second in range(2, 2 + seconds):
+        report(nodes, full, others, others, now=second)
+        control.step(nodes, second)
+    one, other, _ = control.weights(nodes)
+    lead = 2.0  # steps' worth of the first difference, at once
+    assert log(other / one) <= 0.3 * (seconds + lead) * log(full / others) + 1e-9
+
+
 def test_errors_of_long_ago_cost_no_weight() -> None:
     """Without requests both numbers fade to nothing, but never their ratio."""
     nodes, control = fake_nodes(2), equalizer()
