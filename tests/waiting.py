@@ -5,11 +5,12 @@
 
 import ast
 import asyncio
-import inspect
+import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any, NoReturn, TypeVar
 
 import pytest
@@ -75,13 +76,9 @@ def wait_until(
 def _fail(
     condition: Callable[[], object], seen: Callable[[], object] | None, turns: int
 ) -> NoReturn:
-    lines = [
-        f"never true in {turns} looks: {text_of(condition)}",
-        *values_in(condition),
-    ]
-    if seen is not None:
-        lines.append(f"seen: {seen()!r}")
-    pytest.fail("\n  ".join(lines))
+    besides = [] if seen is None else [f"seen: {seen()!r}"]
+    never = f"never true in {turns} looks: {text_of(condition)}"
+    pytest.fail("\n  ".join([never, *values_in(condition), *besides]))
 
 
 async def let_pass(seconds: float) -> None:
@@ -100,9 +97,7 @@ def values_in(condition: Callable[[], object]) -> Iterator[str]:
     body = _body(condition)
     if body is None:
         return
-    closure = inspect.getclosurevars(condition)
-    names = {**closure.builtins, **closure.globals, **closure.nonlocals}
-    names.update(_defaults(condition))
+    names = _names(condition)
     for part in _parts(body):
         if isinstance(part, ast.Constant):
             continue
@@ -144,7 +139,19 @@ def _body(condition: Callable[[], object]) -> ast.expr | None:
     return None
 
 
-def _defaults(condition: Callable[[], object]) -> dict[str, Any]:
-    """Values bound where a lambda in a loop was made: `lambda task=task: ...`."""
-    parameters = inspect.signature(condition).parameters.values()
-    return {one.name: one.default for one in parameters}
+def _names(condition: Callable[[], object]) -> dict[str, Any]:
+    """What each name in it meant as it returned, which it does once more for that."""
+    names: dict[str, Any] = {}
+
+    def look(frame: FrameType, event: str, _: object) -> None:
+        if event == "return" and frame.f_code is code:
+            names.update({**frame.f_globals, **frame.f_locals})
+
+    code, before = condition.__code__, sys.getprofile()
+    sys.setprofile(look)
+    try:
+        with suppress(Exception):  # of a condition that is not made to be asked again
+            condition()
+    finally:
+        sys.setprofile(before)
+    return names

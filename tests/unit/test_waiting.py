@@ -40,6 +40,21 @@ async def test_so_are_values_that_a_loop_bound_and_a_function_s_own() -> None:
     assert "there = [1, 2]" in await failure(is_there)
 
 
+async def test_so_are_those_of_a_bound_method_and_what_a_function_computes() -> None:
+    class Counter:
+        counts = (1, 2)
+
+        def is_large(self) -> bool:
+            last = self.counts[-1]
+            return last > GOAL or any(each > GOAL + last for each in self.counts)
+
+    assert (await failure(Counter().is_large)).splitlines()[1:] == [
+        "  last = 2",
+        "  GOAL = 3",
+        "  any((each > GOAL + last for each in self.counts)) = False",
+    ]
+
+
 async def test_what_cannot_be_looked_at_alone_is_no_error() -> None:
     said = await failure(lambda: [each for each in (1, 2) if each > GOAL])
     assert said.startswith("never true in 2 looks: [each for each in (1, 2)")
