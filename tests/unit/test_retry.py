@@ -158,10 +158,28 @@ def test_no_attempt_begins_after_the_deadline(begin: Begin, left: float) -> None
 def test_what_was_never_sent_costs_neither_attempt_nor_budget() -> None:
     retry = Retry(spent(), Random(1))
     for _ in range(RESENDS):
-        assert retry.decide(UNSENT, NO_DEADLINE, is_other=False).delay == 0.0
+        assert retry.decide(UNSENT, NO_DEADLINE, is_other=True).delay == 0.0
         assert retry.attempt == 0
     last = retry.decide(UNSENT, NO_DEADLINE, is_other=True)
     assert last == Decision(None, f"not sent in {RESENDS + 1} tries")
+
+
+def test_without_another_backend_only_the_first_resend_is_at_once() -> None:
+    """A server that has few streams for a connection counts an ended one for a while:
+    six tries in a row would all come too early."""
+    decisions = []
+    for seed in range(200):
+        retry = Retry(spent(), Random(seed))
+        tries = [retry.decide(UNSENT, 60.0, is_other=False) for _ in range(RESENDS)]
+        decisions.append([one.delay or 0.0 for one in tries])
+    first, *later = zip(*decisions, strict=True)
+    assert set(first) == {0.0}
+    for n, delays in enumerate(later):
+        assert PAUSE * 2**n * 0.9 < max(delays) <= PAUSE * 2**n
+        assert min(delays) < PAUSE * 2**n * 0.1
+    retry = Retry(spent(), Random(1))
+    retry.decide(UNSENT, 60.0, is_other=False)
+    assert retry.decide(UNSENT, 1e-9, is_other=False).delay is None
 
 
 def test_without_budget_there_is_no_retry() -> None:

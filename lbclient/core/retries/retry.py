@@ -6,7 +6,8 @@ fleet that refuses all gets 1.1 times the load, not three times. And whoever ref
 say that retrying is in vain. SRE book, ch. 21, "Deciding to Retry"; pushback is that of
 gRFC A6.
 
-A request that no backend has seen is sent again as if for the first time.
+A request that no backend has seen is sent again as if for the first time; where there
+is no other backend, from the second time on after a pause.
 """
 
 import re
@@ -25,7 +26,8 @@ BURST = 10
 # Ours: a backend or two may go while a request is on its way to them; where five went
 # it is the client that cannot reach anybody.
 RESENDS = 5
-# Seconds, where there is no other backend to go to: enough for a queue to shrink.
+# Seconds, where there is no other backend to go to: enough for a queue to shrink, and
+# for a connection that has few streams to have one again.
 PAUSE, LONGEST_PAUSE = 0.05, 1.0
 
 NEVER = -1.0  # a pushback
@@ -185,9 +187,12 @@ class Retry:
     def _delay(self, failure: Failure, is_other: bool) -> tuple[float, str]:
         if failure.pushback is not None and failure.pushback >= 0.0:
             return failure.pushback, f"after {failure.pushback:.3f} s, as told"
-        if is_other or not failure.is_sent:
+        pauses = self.attempt
+        if not failure.is_sent:
+            pauses = self._resends - 1  # a first resend may find the backend back
+        if is_other or pauses < 0:
             return 0.0, "at once"
-        most = min(PAUSE * 2**self.attempt, LONGEST_PAUSE)
+        most = min(PAUSE * 2**pauses, LONGEST_PAUSE)
         pause = self._rng.uniform(0.0, most)  # all of it chance: nobody comes in step
         return pause, f"after {pause:.3f} s, as there is no other backend"
 
