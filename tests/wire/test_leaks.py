@@ -70,8 +70,11 @@ class Fleet:
     def target(self) -> str:
         return "ipv4:" + ",".join(f"127.0.0.1:{port}" for port in self._servers)
 
+    def statistics(self) -> list[lbclient.ServerStatistics]:
+        return [server.statistics() for server in self._servers.values()]
+
     def active(self) -> int:
-        return sum(server.statistics().active for server in self._servers.values())
+        return sum(said.active for said in self.statistics())
 
     async def stop(self) -> None:
         for server in self._servers.values():
@@ -204,12 +207,18 @@ class Surroundings:
             and open_files() <= self.files
         )
 
+    def seen(self) -> list[object]:
+        open_now = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
+        files = [os.readlink(path) for path in open_now if os.path.exists(path)]
+        said = self._channel.statistics(), self._fleet.statistics()
+        return [*said, files, *asyncio.all_tasks()]
+
     async def settle(self) -> None:
         """Returns when there is nothing more than before; fails if that never is."""
         forget()
         for _ in range(3):  # a call that is collected ends a little later
             gc.collect()
-            await self._eventually(self.is_quiet)
+            await self._eventually(self.is_quiet, self.seen)
             await let_pass(0.05)
 
     async def remember(self) -> None:
