@@ -454,6 +454,26 @@ async def test_a_task_that_others_cancel_is_no_clients_doing(serve: Serve) -> No
     await eventually(lambda: requests(server) == {"CANCELLED": 1})
 
 
+@pytest.mark.parametrize(
+    "arity", ["unary_unary", "stream_unary", "unary_stream", "stream_stream"]
+)
+async def test_a_request_whose_client_leaves_while_it_is_told_is_over(
+    serve: Serve, arity: str
+) -> None:
+    """What else cancels the task then is the same to the request."""
+
+    async def fail(_request: Any, _context: Any) -> bytes:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().call_soon(task.cancel)
+        raise Odd
+
+    server, channel = await serve({"It": (arity, fail)})
+    await told(begin(channel, arity, "It", timeout=30), arity)
+    await eventually(lambda: sum(requests(server).values()) == 1)
+    assert server.statistics().active == 0
+
+
 @pytest.mark.parametrize("arity", ["unary_unary", "unary_stream"])
 async def test_clients_that_cancel_and_deadlines_count_as_before(
     serve: Serve, arity: str, caplog: pytest.LogCaptureFixture

@@ -103,6 +103,9 @@ class AsyncContext(RequestContext):
                 raise
         except grpc.aio.BaseError:
             self.ended()  # its client has gone
+        except asyncio.CancelledError:
+            self.ended()  # it has gone meanwhile
+            raise
 
     async def refuse(self, answer: RefusalStatus, reason: str = "") -> Never:
         """Aborts with a refusal, and counts it if a `reason` is given."""
