@@ -7,7 +7,7 @@ TESTS = {
     "core/retries/hedging.py": "unit/test_hedging loop/test_balancer",
     "core/retries/ending.py": "unit/test_ending",
     "core/throttles/throttle.py": "unit/test_throttle laws/test_throttle"
-    " unit/test_throttling unit/test_sparse_throttle",
+    " unit/test_throttling unit/test_sparse_throttle laws/test_fallen_demand",
     "core/throttles/sparse_throttle.py": "unit/test_sparse_throttle"
     " laws/test_sparse_throttle",
     "core/throttles/throttling.py": "unit/test_throttling",
