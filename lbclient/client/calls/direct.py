@@ -163,7 +163,9 @@ class DirectCall(UnaryUnaryCall):  # type: ignore[type-arg]  # generic since 1.8
 
     def __await__(self) -> Generator[Any, None, Any]:
         if self.later is None:
-            task = current_task()  # `cancellations`, written out: this is the hot path
+            # `cancellations`, written out: this is the hot path. It names the loop, or
+            # asyncio looks for it by a system call.
+            task = current_task(self.balancer.loop)
             before = 0 if task is None else task.cancelling()
             try:
                 return (yield from super().__await__())

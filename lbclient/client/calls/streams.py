@@ -99,7 +99,8 @@ class _Responses:
             if self._iterator is None:
                 self._inner = await call._started()
                 self._iterator = self._inner.__aiter__()
-            task = asyncio.current_task()  # `cancellations`, as in `direct`
+            # `cancellations`, as in `direct`
+            task = asyncio.current_task(call._balancer.loop)
             before = 0 if task is None else task.cancelling()
             try:
                 message = await self._iterator.__anext__()

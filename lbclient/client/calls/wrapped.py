@@ -565,7 +565,8 @@ class UnaryResponse(Call):
             if self._inner is None:
                 yield from self._started().__await__()
             inner = self._inner
-            task = asyncio.current_task()  # `cancellations`, as in `direct`
+            # `cancellations`, as in `direct`
+            task = asyncio.current_task(self._balancer.loop)
             before = 0 if task is None else task.cancelling()
             try:
                 response = yield from inner.__await__()
