@@ -132,21 +132,21 @@ class _Writing(_Own):
     done: Any
 
     async def _consume_request_iterator(self, iterator: Any) -> None:
-        requests = getattr(iterator, "requests", None)  # of `calls.request_stream`
-        if requests is None:
+        take = getattr(iterator, "take", None)  # of `calls.request_stream`
+        if take is None:
             await super()._consume_request_iterator(iterator)  # type: ignore[misc]
             return
         write = self._write_first
         try:
             while True:
                 try:
-                    request = await requests.take()
+                    request = await take()
                 except BaseException as error:
-                    requests.left()
+                    iterator.left()
                     if isinstance(error, StopAsyncIteration):
                         break
                     raise
-                requests.took(request)
+                iterator.took(request)
                 try:
                     await write(request)
                 except grpc.aio.AioRpcError:
@@ -156,9 +156,6 @@ class _Writing(_Own):
         except BaseException as error:  # as in grpc.aio: whatever its iterator raises
             logger.debug("requests could not be taken", reason=error)
             self.cancel()
-
-    async def _write_first(self, request: Any) -> None:
-        await self._write(request)
 
     async def _write(self, request: Any, message: Any = None) -> None:
         """Writes a request, which is `message` if it is serialized already."""
@@ -185,6 +182,8 @@ class _Writing(_Own):
         except CancelledError:
             self._give_up()
             raise
+
+    _write_first = _write  # for most there is nothing special about it
 
 
 class OwnUnaryStreamCall(_Reading, UnaryStreamCall):  # type: ignore[type-arg]
@@ -231,8 +230,7 @@ class OwnStreamStreamCall(_Reading, _Writing, StreamStreamCall):  # type: ignore
     _first: bytes | None = None  # request that is sent with the headers
     _lbclient_headers: Any = None
 
-    async def _write_first(self, request: Any) -> None:
-        message = None
+    async def _write_first(self, request: Any, message: Any = None) -> None:
         if not self._has_begun:
             encode = self._request_serializer
             with suppress(Exception):  # `_write` says what is wrong with it
@@ -247,7 +245,7 @@ class OwnStreamStreamCall(_Reading, _Writing, StreamStreamCall):  # type: ignore
 
     async def _prepare_rpc(self) -> None:
         try:
-            if self._context is None and self.__dict__.get("_async_request_poller"):
+            if self._context is None and getattr(self, "_async_request_poller", None):
                 await sleep(0)  # in which it takes a request that is there
         except CancelledError:
             self._give_up()

@@ -242,7 +242,7 @@ class HedgedStreamCall(_Hedged, UnaryStreamCall):
         self._decided_by(hedge, is_hedge)
 
     def _abandon(self) -> None:
-        hedge = self.__dict__.get("_in_flight")
+        hedge = self._in_flight
         if hedge is not None:
             with suppress(RuntimeError):  # the loop is closed, and so is the call
                 self._balancer.loop.call_soon_threadsafe(hedge.inner.cancel)

@@ -52,7 +52,7 @@ class Requests:
         if isinstance(self._source, AsyncIterable):
             self._iterator = self._iterator or aiter(self._source)
             if self._attempts == 1:
-                return FirstAttempt(self)
+                return self
             return self.in_turn(self._attempts)
         if isinstance(self._source, Iterable):
             self._iterator = self._iterator or iter(self._source)
@@ -67,6 +67,11 @@ class Requests:
         self._kept.clear()
 
     # --- what is taken --------------------------------------------------------------
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        """The first attempt's, where grpc.aio iterates. A call of our own kind calls
+        `take` instead, which spares a generator."""
+        return self.in_turn(1)
 
     def take(self) -> Awaitable[Any]:
         """The caller's next request, for a first attempt: `took` or `left` follows."""
@@ -126,14 +131,3 @@ class Requests:
                     self.left()
             given += 1
             yield request
-
-
-class FirstAttempt:
-    """The requests of a first attempt, for grpc.aio to iterate over. A call of our own
-    kind takes `requests` from where they are, which spares a generator."""
-
-    def __init__(self, requests: Requests) -> None:
-        self.requests = requests
-
-    def __aiter__(self) -> AsyncIterator[Any]:
-        return self.requests.in_turn(1)

@@ -188,7 +188,7 @@ class StreamUnaryCall(
 
     def __del__(self) -> None:
         # One whose requests are all written stays until its end: see `_stay`.
-        inner = self.__dict__.get("_inner")
+        inner = self._inner
         if inner is None or inner.done():
             return
         if self.attempts.requests is None:

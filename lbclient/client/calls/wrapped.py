@@ -58,6 +58,7 @@ class Call:
     """
 
     _lbclient: Attempt  # the last one, where `marked` finds it
+    _inner: Any = None  # grpc.aio's call; `__del__` asks, of a call that was not made
     streams_requests = False
     # Up to 1.82 `close` of a grpcio channel asks this of each call in a loop task.
     # None: the call is not that channel's.
@@ -80,9 +81,8 @@ class Call:
         self.counts = attempts.counts
         self._waits_since = now
         self._deadline = None if timeout is None else now + timeout
-        self._inner: Any = None
         self._error: BaseException | None = None
-        self._callbacks: list[Callable[[Any], None]] = []
+        self._callbacks: tuple[Callable[[Any], None], ...] = ()
         self._decided: asyncio.Event | None = None
         self._decided_at = now
         self._expiry: asyncio.TimerHandle | None = None
@@ -174,7 +174,10 @@ class Call:
 
     def _finder(self) -> "Callable[[], Call | None]":
         """How the inner call finds us when it is over. As this keeps us, we stay."""
-        return lambda: self
+        return self._itself
+
+    def _itself(self) -> "Call":
+        return self
 
     def take_back(self) -> None:
         """Drops the last attempt, which was never sent. None will be."""
@@ -242,7 +245,7 @@ class Call:
 
     def _fire(self) -> None:
         """Runs the done callbacks, before whoever awaits the call resumes."""
-        callbacks, self._callbacks = self._callbacks, []
+        callbacks, self._callbacks = self._callbacks, ()
         for callback in callbacks:
             try:
                 callback(self)
@@ -352,7 +355,7 @@ class Call:
         if self.done():
             callback(self)  # what it raises is the caller's own, as in grpc.aio
         else:
-            self._callbacks.append(callback)
+            self._callbacks = (*self._callbacks, callback)
 
     async def _ask(self, question: str) -> Any:
         """The answer of the attempt that counts; None if the call was not sent."""
@@ -469,7 +472,7 @@ class Call:
 
     def _abandon(self) -> None:
         """Ends the inner call, from whichever thread collects the wrapper."""
-        inner = self.__dict__.get("_inner")
+        inner = self._inner
         if inner is None or inner.done():
             return
         # Later, and there: a collection can happen in the midst of anything.
