@@ -17,6 +17,12 @@ LATELY = 20.0  # seconds, likewise of what was accepted
 # Seconds since the last refusal. At many requests a second so long a time has none only
 # where the overload is over; at few one more must have been accepted since.
 QUIET = 0.5
+# Backends that are not overloaded may refuse some all the same, as a limit of requests
+# at a time does. Once the client holds nothing back, it goes on so while at most this
+# part of the share of its requests is refused that would be if demand were K times what
+# is accepted.
+TOLERATED = 0.7
+SPARE = 16.0  # refusals that it may be ahead of that, at most
 
 
 class FallenDemand:
@@ -25,7 +31,8 @@ class FallenDemand:
     `want` for each request that is to be sent; `accept` and `refuse` for each outcome.
     """
 
-    __slots__ = ("_accepted", "_began_at", "_in_all", "_k", "_refused", "_wanted")
+    __slots__ = ("_accepted", "_began_at", "_gain", "_in_all", "_k", "_refused",
+                 "_spare", "_wanted")  # fmt: skip
 
     def __init__(self, k: float) -> None:
         self._k = k
@@ -36,27 +43,36 @@ class FallenDemand:
         # By criticality: when it or a higher one was refused last, and what was
         # accepted in all by then.
         self._refused = [(0.0, 0) for _ in Criticality]
+        # By criticality: so many more of its own may be refused before it is held back.
+        self._spare = [0.0 for _ in Criticality]
+        tolerated = TOLERATED * (1.0 - 1.0 / k)
+        self._gain = tolerated / (1.0 - tolerated)  # of it, by one that is accepted
 
     def want(self, criticality: Criticality, now: float) -> None:
         self._wanted[criticality].add(now)
 
-    def accept(self, now: float) -> None:
+    def accept(self, criticality: Criticality, now: float) -> None:
         self._accepted.add(now)
         self._in_all += 1
+        spare = self._spare[criticality]
+        if spare or now >= self._refused[criticality][0] + QUIET:
+            self._spare[criticality] = min(SPARE, spare + self._gain)
 
     def refuse(self, criticality: Criticality, now: float) -> None:
         if self._began_at is None:
             self._began_at = now
+        self._spare[criticality] = max(0.0, self._spare[criticality] - 1.0)
         at_last = now, self._in_all
         self._refused[: criticality + 1] = [at_last] * (criticality + 1)
 
     def fits(self, criticality: Criticality, now: float) -> bool:
         """Whether all that is wanted of this criticality and those above it is at most
-        K times what was accepted of all, and none of them was refused since some time.
+        K times what was accepted of all, and none of them was refused since some time,
+        or few enough were of this one since then.
         """
         refused_at, accepted = self._refused[criticality]
         is_quiet = now >= refused_at + QUIET and self._in_all > accepted
-        if self._began_at is None or not is_quiet:
+        if self._began_at is None or not (is_quiet or self._spare[criticality]):
             return False
         wanted = sum(count.read(now) for count in self._wanted[criticality:]) / NOW
         known = 1.0 - exp((self._began_at - now) / LATELY)  # of that mean

@@ -101,7 +101,7 @@ class Throttle:
         if verdict is REJECTED:
             self._demand.refuse(criticality, now)
         else:
-            self._demand.accept(now)
+            self._demand.accept(criticality, now)
         self._histories[criticality].observe(verdict, now)
 
     def is_needed(self, now: float) -> bool:
