@@ -366,6 +366,25 @@ async def test_handlers_of_which_one_in_ten_is_long_are_long_throughout() -> Non
     assert all(seen)
 
 
+@pytest.mark.parametrize("cost", [LONG, 1e-4])
+async def test_beside_long_handlers_what_was_let_in_unseen_is_in_the_line(
+    cost: float,
+) -> None:
+    """In a flood it is let in before grpcio has it: many in one turn of the loop."""
+    task = Task()
+    await task.close()
+    for number in range(100):
+        task.request(number, cost)
+    await task.end()
+    assert task.queue.wait() == 0.0
+    load = task.queue.load(task.now, 0.0)
+    for _ in range(5):
+        task.queue._intake.ranks.add(object(), Criticality.CRITICAL)
+    grew = 5.0 if cost == LONG else 0.0
+    assert task.queue.load(task.now, 0.0) == pytest.approx(load + grew, abs=0.3)
+    assert task.queue.wait() == pytest.approx(grew and 6 * LONG, rel=0.1)
+
+
 async def test_what_others_do_in_a_turn_is_not_what_a_handler_takes() -> None:
     """It would be where many handlers go on, as in a proxy."""
     task = Task()

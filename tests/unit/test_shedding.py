@@ -10,7 +10,11 @@ from lbclient.core.criticality import Criticality
 from lbclient.server.overload import shedding as module
 from lbclient.server.overload.core_queue import CoreQueue
 from lbclient.server.overload.metadata import RequestMetadata
-from lbclient.server.overload.shedding import ANSWERED, Shedding
+from lbclient.server.overload.shedding import (
+    ANSWERED,
+    ANSWERED_BESIDE_LONG,
+    Shedding,
+)
 
 TICK = 0.1  # seconds
 FEW, MANY = int(0.5 * ANSWERED * TICK), int(2 * ANSWERED * TICK)  # in each
@@ -82,11 +86,15 @@ def test_refusals_are_answered_but_where_many_wait_and_many_are_refused(
     assert not flood.sample(MANY)
 
 
-def test_where_handlers_take_long_all_are_answered(flood: Flood) -> None:
+def test_where_handlers_take_long_all_are_answered_but_of_very_many(
+    flood: Flood,
+) -> None:
+    most = int(ANSWERED_BESIDE_LONG * TICK)
+    assert flood.sample(most + 10, are_long=True)
     flood.core.sheds = flood.core.delay.is_limited = True
-    assert not flood.sample(MANY, are_long=True)
+    assert not flood.sample(most - 10, are_long=True)
     assert flood.sample(MANY)
-    assert not flood.sample(MANY, are_long=True)
+    assert not flood.sample(most - 10, are_long=True)
 
 
 def test_where_the_core_ends_some_the_server_chooses_whom(flood: Flood) -> None:

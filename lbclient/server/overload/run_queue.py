@@ -126,9 +126,12 @@ class Line:
                 return turn
         return None
 
-    def load(self, pace: float) -> float:
-        """The load of those waiting, by how long the last of them will wait."""
-        return len(self) * min(1.0, pace / TUNING.unit)
+    def load(self, pace: float, coming: int = 0) -> float:
+        """The load of those waiting, by how long the last of them will wait.
+
+        `coming`: requests that will wait as soon as grpcio begins them.
+        """
+        return (len(self) + coming) * min(1.0, pace / TUNING.unit)
 
     def __len__(self) -> int:
         return sum(self._counts)
@@ -278,9 +281,10 @@ class RunQueue:
         one for each turn. Streams that have not used the loop for long lately do not
         count.
         """
-        if not len(self) and self._lag < TUNING.unit:
+        coming = self._coming()
+        if not (len(self) or coming) and self._lag < TUNING.unit:
             return 0.0  # as good as: less than one
-        new = self._new.load(self._costs.each())
+        new = self._new.load(self._costs.each(), coming)
         queued = new + min(self.of_streams(), new + 1.0)
         active -= max(0.0, self.streams - self._stepped)
         return max(queued, min(active, self._lag_now(now) / TUNING.unit))
@@ -300,8 +304,13 @@ class RunQueue:
 
         0.0 if nobody else waits: then it takes what it takes.
         """
-        waiting = len(self._new)
+        waiting = len(self._new) + self._coming()
         return (waiting + 1) * self._costs.pace if waiting else 0.0
+
+    def _coming(self) -> int:
+        """Requests that were let in before grpcio has seen them, in a flood: many come
+        in one turn of the loop, and what is let in must count for the next one."""
+        return len(self._intake.ranks) if self.is_for_long else 0
 
     @property
     def is_for_long(self) -> bool:

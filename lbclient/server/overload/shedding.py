@@ -19,6 +19,9 @@ from lbclient.server.overload.core_queue import CoreQueue
 
 # Refusals a second that are answered, at least: they take a twentieth of a core.
 ANSWERED = 500.0
+# Where handlers keep the loop for long. Beside a neighbour that burns a core these took
+# a seventh of one.
+ANSWERED_BESIDE_LONG = 1000.0
 
 Metadata = Iterable[tuple[str, str | bytes]]
 
@@ -53,14 +56,14 @@ class Shedding:
         """Ten times a second. `refused`: how many requests were, ever.
 
         `are_long`: handlers keep the loop for long. Then refusing takes little of their
-        time, and who waits for a turn must be known before the next one is let in.
+        time, unless very many are refused.
         """
         core, intake = self._core, self._core.intake
         elapsed, self._sampled_at = now - self._sampled_at, now
         refused_now, self._refused = refused - self._refused, refused
-        is_dear = refused_now > ANSWERED * elapsed
-        may_drop = self.is_possible and not are_long
-        is_flood = may_drop and self.is_flood(is_dear)
+        most = ANSWERED_BESIDE_LONG if are_long else ANSWERED
+        is_dear = refused_now > most * elapsed
+        is_flood = self.is_possible and self.is_flood(is_dear, are_long)
         intake.drops = self._dropped_for if is_flood else None
         if not is_flood:
             intake.ranks.clear()
@@ -74,9 +77,15 @@ class Shedding:
             intake.sift()
             core.delay.emptied()
 
-    def is_flood(self, is_dear: bool) -> bool:
-        """`is_dear`: more are refused than can be answered."""
+    def is_flood(self, is_dear: bool, are_long: bool) -> bool:
+        """`is_dear`: more are refused than can be answered.
+
+        Requests of `are_long` wait in line, by which they are refused, and not in the
+        core.
+        """
         core = self._core
+        if are_long:
+            return is_dear
         if core.sheds:
             return True
         return core.delay.is_limited and (is_dear or core.intake.drops is not None)
