@@ -65,12 +65,13 @@ class EqualizerTuning:
     held: float = 0.8
     sooner: float = 0.9
     rounding: float = 1e-6
-    # Who reports this utilization, up to 1, for so many seconds, which are four steps,
-    # while the level is below it, may be asked for any more than it can do. Its steps
-    # are those of so large a difference. Who reports more than 1 tells how much it is.
-    # After two steps noise did it: three that report at random had unequal shares.
+    # Who reports this utilization, up to 1, for so many seconds and steps, while the
+    # level is below it, may be asked for any more than it can do. Its steps are those
+    # of so large a difference of logarithms. Who reports more than 1 tells how much it
+    # is. After two steps noise did it: three that report at random had unequal shares.
     full: float = 0.95
     full_for: float = 2.5
+    full_steps: int = 4
     too_much: float = 0.8
     # Reports; their median is within a tenth of their deviation of that of all.
     last: int = 128
@@ -83,15 +84,16 @@ class Weight:
     """The weight of one address, as the control set it. Written by `Equalizer.step`."""
 
     __slots__ = (
-        "difference", "faded_at", "full_since", "is_told", "log", "reported_at",
-        "speed", "used_at",
+        "difference", "faded_at", "full_since", "full_steps", "is_told", "log",
+        "reported_at", "speed", "used_at",
     )  # fmt: skip
 
     def __init__(self, log: float, now: float) -> None:
         self.log = log
         self.faded_at = now
         self.difference: float | None = None  # of the last step, to the others' level
-        self.full_since = inf  # by its reports, while the others' level is below
+        # By its reports, while the others' level is below; and in so many steps.
+        self.full_since, self.full_steps = inf, 0
         self.reported_at = -1.0  # of the last report that moved it
         self.used_at = 0.0
         self.speed = Speed()
@@ -387,10 +389,12 @@ class Equalizer:
         by = self._gain * difference
         is_full = TUNING.full <= load.utilization() <= 1.0 + TUNING.rounding
         if not is_full or difference > log(TUNING.full):
-            weight.full_since = inf
+            weight.full_since, weight.full_steps = inf, 0
         else:
             weight.full_since = min(weight.full_since, load.reported_at)
-            if load.reported_at - weight.full_since >= TUNING.full_for:
+            weight.full_steps += 1
+            is_long = load.reported_at - weight.full_since >= TUNING.full_for
+            if is_long and weight.full_steps >= TUNING.full_steps:
                 by = min(by, -self._gain * TUNING.too_much)
         if before is not None:
             by += self._at_once * (difference - before)

@@ -90,6 +90,16 @@ def test_others_lose_it_as_they_report(
     assert log(other / one) <= 0.3 * (seconds + lead) * log(full / others) + 1e-9
 
 
+def test_two_reports_that_are_far_apart_are_no_long_time() -> None:
+    nodes, control = fake_nodes(3), equalizer(bound=3.0)
+    for second in (2, 5):
+        report(nodes, 1.0, 0.9, 0.9, now=second)
+        control.step(nodes, second)
+    one, other, _ = control.weights(nodes)
+    steps, lead = 2.0, 2.0
+    assert log(other / one) <= 0.3 * (steps + lead) * log(1.0 / 0.9) + 1e-9
+
+
 def test_errors_of_long_ago_cost_no_weight() -> None:
     """Without requests both numbers fade to nothing, but never their ratio."""
     nodes, control = fake_nodes(2), equalizer()
