@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -123,11 +124,19 @@ async def test_a_call_that_is_sent_again_can_be_cancelled(
         assert c.statistics().calls == {"CANCELLED": 2}
 
 
-async def test_where_all_refuse_the_caller_gets_the_error(search: Any) -> None:
-    async with refuser("refuse") as one, between(one.address) as channel:
+@pytest.mark.parametrize(("timeout", "waiting"), [(5.0, 1000), (0.5, 1000), (5.0, 0)])
+async def test_where_all_refuse_the_caller_gets_the_error(
+    search: Any, timeout: float, waiting: int
+) -> None:
+    """After as many tries where little time is left, or no room to pause."""
+    config = replace(TURNS, max_waiting=waiting)
+    async with (
+        refuser("refuse") as one,
+        between(one.address, config=config) as channel,
+    ):
         stub = search.SearchStub(channel)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await stub.Search(search.Query(), timeout=5)
+            await stub.Search(search.Query(), timeout=timeout)
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
         assert "RST_STREAM" in (caught.value.details() or "")
         assert channel.statistics().calls == {"UNAVAILABLE": 1}

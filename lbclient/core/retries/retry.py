@@ -154,7 +154,7 @@ class Retry:
             return Decision(None, why_not)
         if is_throttled is not None and failure.is_sent and is_throttled():
             return Decision(None, "throttled: the backends refuse too much")
-        delay, how = self._delay(failure, is_other)
+        delay, how = self._delay(failure, left, is_other)
         if left is not None and delay >= left:
             return Decision(None, f"{max(0.0, left):.3f} s left, {delay:.3f} s to wait")
         if not failure.is_sent:
@@ -184,7 +184,9 @@ class Retry:
             return f"all {self._attempts} attempts failed"
         return ""
 
-    def _delay(self, failure: Failure, is_other: bool) -> tuple[float, str]:
+    def _delay(
+        self, failure: Failure, left: float | None, is_other: bool
+    ) -> tuple[float, str]:
         if failure.pushback is not None and failure.pushback >= 0.0:
             return failure.pushback, f"after {failure.pushback:.3f} s, as told"
         pauses = self.attempt
@@ -193,6 +195,8 @@ class Retry:
         if is_other or pauses < 0:
             return 0.0, "at once"
         most = min(PAUSE * 2**pauses, LONGEST_PAUSE)
+        if not failure.is_sent and left is not None:
+            most = min(most, left / 2)  # a pause alone ends no call that can be sent
         pause = self._rng.uniform(0.0, most)  # all of it chance: nobody comes in step
         return pause, f"after {pause:.3f} s, as there is no other backend"
 
