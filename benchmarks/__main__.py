@@ -83,7 +83,8 @@ def told_again(before: Record, found: dict[str, Run], *, is_full: bool) -> list[
     if not doubtful:
         return changes
     print("some are worse, perhaps by chance; once more:", flush=True)
-    sure = {name: of for name, of in found.items() if name not in doubtful}
+    kept = {**load(kept_file(is_full=is_full)), **found}
+    sure = {name: of for name, of in kept.items() if name not in doubtful}
     chosen = [one for one in BENCHMARKS if one.name in doubtful]
     again = run_all(chosen, sure, is_full=is_full)
     again = {name: of for name, of in again.items() if of.end.is_whole}

@@ -107,7 +107,7 @@ def test_two_seconds_after_the_demand_has_fallen_nothing_is_refused(
 def test_a_backend_that_refuses_a_few_all_the_same_holds_back_nobody(
     places: int, took: float, flood: float
 ) -> None:
-    """It refuses a tenth of the requests that find all places of four taken."""
+    """It refuses what finds all of its places taken, which few requests do."""
     backend = Limit(places, took)
     *_, soon, after = run(2, backend, [(10.0, flood), (0.5, SOON), (0.5, 30.0)])
     assert sum(soon["sent", one] for one in (CRITICAL, SHEDDABLE)) > 0

@@ -62,6 +62,8 @@ def test_what_is_worse_is_named_if_it_is_so_again(
         ]
     )
     monkeypatch.setattr(program, "run", lambda *_, **__: next(runs))
+    file = program.kept_file(is_full=False)
+    save(file, {"kept": RUN})  # of a run before
     twice = replace(RATIO, name="twice")
     before = {NAME: replace(RUN, measured=[RATIO, twice]), "other": RUN}
     found = {"other": replace(RUN, measured=[better]), NAME: next(runs)}
@@ -71,7 +73,7 @@ def test_what_is_worse_is_named_if_it_is_so_again(
         (NAME, "twice"),
     ]
     assert found[NAME].measured[0] == as_before
-    assert load(program.kept_file(is_full=False)).keys() == {NAME, "other"}
+    assert load(file).keys() == {NAME, "other", "kept"}
 
 
 def test_a_second_run_that_fails_takes_nothing_back(

@@ -179,8 +179,8 @@ def test_without_another_backend_only_the_first_resend_is_at_once() -> None:
         assert min(delays) < PAUSE * 2**n * 0.1
     retry = Retry(spent(), Random(1))
     retry.decide(UNSENT, 60.0, is_other=False)
-    tries = [retry.decide(UNSENT, 1e-9, is_other=False).delay for _ in range(4)]
-    assert all(pause is not None and pause <= 1e-9 / 2 for pause in tries)
+    pauses = [retry.decide(UNSENT, 1e-9, is_other=False).delay for _ in range(4)]
+    assert all(pause is not None and pause <= 1e-9 / 2 for pause in pauses)
 
 
 def test_without_budget_there_is_no_retry() -> None:

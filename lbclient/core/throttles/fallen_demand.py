@@ -22,7 +22,7 @@ QUIET = 0.5
 # part of the share of its requests is refused that would be if demand were K times what
 # is accepted.
 TOLERATED = 0.7
-SPARE = 16.0  # refusals that it may be ahead of that, at most
+SPARE = 16.0  # refusals; how many more than that may come at once
 
 
 class FallenDemand:
@@ -43,10 +43,11 @@ class FallenDemand:
         # By criticality: when it or a higher one was refused last, and what was
         # accepted in all by then.
         self._refused = [(0.0, 0) for _ in Criticality]
-        # By criticality: so many more of its own may be refused before it is held back.
+        # By criticality: so many more, of it or higher ones, may be refused before it is
+        # held back.
         self._spare = [0.0 for _ in Criticality]
         tolerated = TOLERATED * (1.0 - 1.0 / k)
-        self._gain = tolerated / (1.0 - tolerated)  # of it, by one that is accepted
+        self._gain = tolerated / (1.0 - tolerated)  # refusals for one that is accepted
 
     def want(self, criticality: Criticality, now: float) -> None:
         self._wanted[criticality].add(now)
@@ -61,18 +62,21 @@ class FallenDemand:
     def refuse(self, criticality: Criticality, now: float) -> None:
         if self._began_at is None:
             self._began_at = now
-        self._spare[criticality] = max(0.0, self._spare[criticality] - 1.0)
+        for lower in range(criticality + 1):  # which come after it
+            self._spare[lower] = max(0.0, self._spare[lower] - 1.0)
         at_last = now, self._in_all
         self._refused[: criticality + 1] = [at_last] * (criticality + 1)
 
     def fits(self, criticality: Criticality, now: float) -> bool:
         """Whether all that is wanted of this criticality and those above it is at most
-        K times what was accepted of all, and none of them was refused since some time,
-        or few enough were of this one since then.
+        K times what was accepted of all; and either none of them was refused for a
+        while, or few enough were (see TOLERATED).
         """
+        if self._began_at is None or now <= self._began_at:
+            return False
         refused_at, accepted = self._refused[criticality]
         is_quiet = now >= refused_at + QUIET and self._in_all > accepted
-        if self._began_at is None or not (is_quiet or self._spare[criticality]):
+        if not (is_quiet or self._spare[criticality]):
             return False
         wanted = sum(count.read(now) for count in self._wanted[criticality:]) / NOW
         known = 1.0 - exp((self._began_at - now) / LATELY)  # of that mean
