@@ -13,6 +13,7 @@ from lbclient.server.overload.metadata import RequestMetadata
 from lbclient.server.overload.shedding import (
     ANSWERED,
     ANSWERED_BESIDE_LONG,
+    LONG,
     Shedding,
 )
 
@@ -44,11 +45,13 @@ class Flood:
         )
         self._now, self._refused = 0.0, 0
 
-    def sample(self, refused: int = 0, *, are_long: bool = False) -> bool:
+    def sample(
+        self, refused: int = 0, *, are_long: bool = False, each: float = LONG
+    ) -> bool:
         """Whether requests are dropped from now on."""
         self._now += TICK
         self._refused += refused
-        self.shedding.sample(self._now, self._refused, are_long)
+        self.shedding.sample(self._now, self._refused, are_long, each)
         return self.core.intake.drops is not None
 
     def drops(self, metadata: Any) -> bool:
@@ -90,6 +93,7 @@ def test_where_handlers_take_long_all_are_answered_but_of_very_many(
     flood: Flood,
 ) -> None:
     most = int(ANSWERED_BESIDE_LONG * TICK)
+    assert not flood.sample(most + 10, are_long=True, each=0.9 * LONG)
     assert flood.sample(most + 10, are_long=True)
     flood.core.sheds = flood.core.delay.is_limited = True
     assert not flood.sample(most - 10, are_long=True)

@@ -182,7 +182,8 @@ class Gate:
         wakeups = self._wakeups
         is_prompt = wakeups is not None and wakeups.is_alone()
         self._shedding.is_possible = is_prompt
-        self._shedding.sample(now, refused, self.queue.is_for_long)
+        queue = self.queue
+        self._shedding.sample(now, refused, queue.is_for_long, queue.cpu)
         self.core.sample(now, refused, is_prompt)
         if self.adaptive is not None:
             self.adaptive.take_time(self.core.typical_time)

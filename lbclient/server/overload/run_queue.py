@@ -315,7 +315,12 @@ class RunQueue:
     @property
     def is_for_long(self) -> bool:
         """Whether those that waited their turns had a processor for long, each."""
-        return self._costs.cpu >= TUNING.for_long
+        return self.cpu >= TUNING.for_long
+
+    @property
+    def cpu(self) -> float:
+        """Seconds of CPU that those that waited their turns took, each."""
+        return self._costs.cpu
 
     def stream_began(self) -> None:
         self.streams += 1
