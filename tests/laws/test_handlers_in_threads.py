@@ -26,7 +26,12 @@ SHARES = {
 }
 
 
-def run(times: float) -> tuple[Counter[Criticality], list[float]]:
+ALIKE = {Criticality.CRITICAL: 1.0}
+
+
+def run(
+    times: float, shares: dict[Criticality, float] = SHARES
+) -> tuple[Counter[Criticality], list[float]]:
     """Who was served of what came after `FILL`, and in what time."""
     rng, threads, pressure = Random(1), Threads(dict), Pressure(8.0, Random(2))
     waiting: deque[tuple[float, Criticality]] = deque()
@@ -54,8 +59,8 @@ def run(times: float) -> tuple[Counter[Criticality], list[float]]:
         now += rng.expovariate(times * CAPACITY)
         while busy and busy[0] <= now:
             start(heappop(busy))
-        [criticality] = rng.choices(list(SHARES), list(SHARES.values()))
-        pressure.observe(threads.load(now), now)
+        [criticality] = rng.choices(list(shares), list(shares.values()))
+        pressure.observe(threads.load(now, pressure.are_alike), now)
         if pressure.refuses(criticality, 0, now) is None:
             request = now, criticality
             waiting.append(request)
@@ -72,3 +77,34 @@ def test_the_most_critical_have_threads_and_none_is_idle(times: float) -> None:
     assert served.total() >= 0.97 * CAPACITY * SECONDS
     assert served[Criticality.CRITICAL_PLUS] >= 0.95 * 0.05 * times * CAPACITY * SECONDS
     assert sorted(took)[int(0.99 * len(took))] <= DEADLINE / 2
+
+
+@pytest.mark.parametrize("times", [1.2, 10.0])
+def test_where_all_are_alike_none_is_idle_and_none_is_late(times: float) -> None:
+    served, took = run(times, ALIKE)
+    assert served.total() >= 0.97 * CAPACITY * SECONDS
+    assert sorted(took)[int(0.99 * len(took))] <= DEADLINE / 2
+
+
+@pytest.mark.parametrize(("callers", "deadline"), [(120, 2.0), (60, 1.0), (150, 5.0)])
+def test_callers_that_ask_again_at_once_are_not_refused(
+    callers: int, deadline: float
+) -> None:
+    """They are served after 0.3 of their deadline, however long that lasts."""
+    threads, pressure = Threads(dict), Pressure(8.0, Random(2))
+    waiting = deque((number, 0.0) for number in range(callers))
+    for request in waiting:
+        threads.queue(request, 0.0)
+    refused, now = 0, 0.0
+    for number in range(callers, 4000):
+        if number % THREADS == 0:  # all threads are done at the same time
+            now += TAKES
+        request = _, came_at = waiting.popleft()
+        threads.leave(request)
+        threads.waited(now - came_at, deadline - (now - came_at))
+        threads.began(now)
+        pressure.observe(threads.load(now, pressure.are_alike), now)
+        refused += pressure.refuses(Criticality.CRITICAL, 0, now) is not None
+        waiting.append((number, now))
+        threads.queue(waiting[-1], now)
+    assert refused == 0

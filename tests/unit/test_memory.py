@@ -9,6 +9,7 @@ import pytest
 from lbclient.core.overload.admission import LOAD
 from lbclient.server.meters.memory import RECHECK_AFTER, UNLIMITED, MemoryMeter, reader
 from lbclient.server.overload.threads import STEEP, Threads, schedstat
+from lbclient.server.requests.handler import WAITS
 
 MINE = "0::/pod\n"
 
@@ -121,12 +122,24 @@ def test_who_waits_for_a_thread_is_at_the_target_after_a_quarter_of_its_time(
     assert threads.load(timeout / 4) == pytest.approx(LOAD.target, rel=0.01)
 
 
+def test_where_all_are_alike_nobody_is_refused_before_he_is_too_late() -> None:
+    threads = Threads(dict)
+    for _ in range(200):
+        threads.waited(0.0, 1.0)
+    for number in range(1000):
+        threads.queue(number, 0.0)
+    late = WAITS / (1.0 + WAITS)
+    assert threads.load(0.25, lambda: True) < 0.7 * LOAD.target
+    assert threads.load(0.95 * late, lambda: True) < LOAD.target
+    assert threads.load(1.01 * late, lambda: True) > 1.5 * LOAD.target
+
+
 def test_a_new_request_waits_for_all_that_wait() -> None:
     """Not as long as the one that has just got its thread, when fewer did."""
     threads = Threads(dict)
-    for number in range(201):
+    for number in range(441):
         threads.queue(number, 0.0)
-    for number in range(160):
+    for number in range(400):
         threads.leave(number)
         threads.waited(0.0, 1.0)
         threads.began(0.005 * number)
@@ -136,7 +149,7 @@ def test_a_new_request_waits_for_all_that_wait() -> None:
         threads.leave(next(iter(threads.waiting)))
     threads.began(1.0)
     pace = threads._pace
-    threads.leave(200)
+    threads.leave(440)
     threads.began(1.001)
     threads.began(99.0)  # nobody has waited in between
     assert threads._pace < pace

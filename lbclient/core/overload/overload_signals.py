@@ -58,6 +58,8 @@ class SignalTuning:
 
     strained: float = 0.5  # of the target: from here on cheaper answers are wanted
 
+    alike: float = 0.98  # share of what has come lately, of one criticality
+
     # Of memory's. Ours: half of it is in use where all is well, and a cheaper answer
     # frees none of what is kept.
     short_of_memory: float = 0.9
@@ -309,6 +311,11 @@ class Pressure:
     def mix(self) -> Tally:
         """What has come lately, by criticality."""
         return self.admission.mix
+
+    def are_alike(self) -> bool:
+        """Whether all that has come lately is of one criticality, or all but all."""
+        counts = self.mix.counts
+        return max(counts) >= TUNING.alike * sum(counts)
 
     def __repr__(self) -> str:
         return repr(self.admission)

@@ -234,7 +234,7 @@ class Gate:
         if (wait := self.queue.wait()) > 0.0:
             time = self.core.typical_time
             on_loop = max(on_loop, self.pressure.load_of_line(wait, time))
-        return max(on_loop, self.threads.load(now))
+        return max(on_loop, self.threads.load(now, self.pressure.are_alike))
 
     def refuses_stream(self) -> RefusalStatus | None:
         """The status to refuse a new stream with, if too many streams want to go on."""

@@ -29,7 +29,14 @@ logger = Log(__name__)
 # before the load is so high that only the most critical are let in.
 SHARE = 1 / 32
 STEEP = 4.0
-MEMORY = 16  # requests, of how soon one after the other begins
+# Where all requests are of one criticality there is nobody to leave time for. Then only
+# whom a thread would find too late is refused: whoever waited 0.375 of its time, see
+# `WAITS` of `lbclient.server.requests.handler`.
+SHARE_ALIKE = 0.36 / LOAD.target
+STEEP_ALIKE = 16.0
+# Requests, of how soon one after the other begins: threads that began together end
+# together, so the mean of few swings.
+MEMORY = 64
 
 
 def schedstat(tasks: Path = Path("/proc/self/task")) -> dict[str, int]:
@@ -128,7 +135,9 @@ class Threads:
         size = getattr(pool, "_max_workers", 0)
         return min(1.0, running / size) if size else 0.0
 
-    def load(self, now: float) -> float:
+    def load(self, now: float, are_alike: Callable[[], bool] = lambda: False) -> float:
+        """Requests that run or want to, for each processor. `are_alike`: whether all
+        requests are of one criticality."""
         try:
             oldest = next(iter(self.waiting.values()), None)
         except RuntimeError:  # it has just got its thread
@@ -139,9 +148,10 @@ class Threads:
         # And he did not wait behind those who have come since, as a new one will.
         waiting = len(self.waiting)
         wait = max(self._wait, now - oldest, waiting * self._pace)
-        units = wait / max(RUN_QUEUE.unit, SHARE * self._deadlines.typical)
+        share, steep = (SHARE_ALIKE, STEEP_ALIKE) if are_alike() else (SHARE, STEEP)
+        units = wait / max(RUN_QUEUE.unit, share * self._deadlines.typical)
         if units > LOAD.target:
-            units = LOAD.target + STEEP * (units - LOAD.target)
+            units = LOAD.target + steep * (units - LOAD.target)
         return max(self._runnable, min(waiting, units))
 
     def __repr__(self) -> str:
