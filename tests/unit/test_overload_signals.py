@@ -66,6 +66,17 @@ def test_what_is_cheaper_than_something_refused_lately_yields() -> None:
     )
 
 
+def test_requests_are_alike_but_for_one_in_fifty() -> None:
+    for others, are_alike in ((0, True), (1, True), (4, False), (50, False)):
+        pressure = Pressure(LOAD.target, Random(1))
+        assert not pressure.are_alike(), "nothing has come"
+        for number in range(1600):
+            is_other = number * others % 100 < others
+            criticality = Criticality.SHEDDABLE if is_other else Criticality.CRITICAL
+            pressure.refuses(criticality, 0, 0.0)
+        assert pressure.are_alike() == are_alike
+
+
 def test_who_waits_too_long_in_the_core_is_refused_by_the_queue_delay() -> None:
     delay = QueueDelay()
     pressure = Pressure(LOAD.target, Random(1), delay=delay)
