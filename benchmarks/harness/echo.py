@@ -121,11 +121,12 @@ async def spawned(kind: str, count: int) -> AsyncIterator[list[int]]:
 
 @contextlib.asynccontextmanager
 async def many_spawned(count: int) -> AsyncIterator[list[int]]:
-    """Servers of ours, in a few processes."""
+    """Servers of ours, in a few processes; neighbours in the list are in different
+    ones, so that a part of the list is on all of them."""
     each = [spawned("lbclient", count // PROCESSES) for _ in range(PROCESSES)]
     async with contextlib.AsyncExitStack() as stack:
         ports = await all_entered(stack, each)
-        yield list(itertools.chain.from_iterable(ports))
+        yield list(itertools.chain.from_iterable(zip(*ports, strict=True)))
 
 
 # --- clients ------------------------------------------------------------------
