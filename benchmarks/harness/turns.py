@@ -62,15 +62,20 @@ async def compare(
     for contender in contenders:
         await contender.run_slice(2 * calls, concurrency)  # to warm up
         contender.cpu_per_call, contender.calls_per_second = [], []
+    gc.collect()
+    gc.freeze()  # or each slice's collection would look at all that the channels hold
     until = time.monotonic() + seconds
-    for turn in itertools.count():
-        if turn >= FEWEST_ROUNDS and time.monotonic() >= until:
-            break
-        # Turned and reversed: nobody always follows the same one.
-        k = turn // 2 % len(contenders)
-        order = contenders[k:] + contenders[:k]
-        for contender in order if turn % 2 else reversed(order):
-            await contender.run_slice(calls, concurrency)
+    try:
+        for turn in itertools.count():
+            if turn >= FEWEST_ROUNDS and time.monotonic() >= until:
+                break
+            # Turned and reversed: nobody always follows the same one.
+            k = turn // 2 % len(contenders)
+            order = contenders[k:] + contenders[:k]
+            for contender in order if turn % 2 else reversed(order):
+                await contender.run_slice(calls, concurrency)
+    finally:
+        gc.unfreeze()
 
 
 @dataclass(frozen=True)
