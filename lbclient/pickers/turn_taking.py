@@ -17,10 +17,10 @@ difference to the mean fades.
 A slow backend misses turns while others have more to do: it has a request, and they are
 picked. It is owed these turns, or shares would not be as weights say. But it must not
 catch up at once: of three backends the slow one got 31 to 99 calls in a row, of a user
-who was alone by then. So turns are made up for at one pick in three, of two
-backends in two, while there are others that have no more requests: at more for a larger
-weight, and the slower a backend is, the later. Its weight may be of a load before,
-while it was less used.
+who was alone by then. So turns are made up for at one pick in three, of two backends in
+two, while there are others that have no more requests: at more for a larger weight, and
+the slower a backend is, the later. Its weight may be of a load before, while it was
+less used.
 """
 
 from collections.abc import Iterable
