@@ -11,7 +11,6 @@ from lbclient.client.backends.former_connections import (
     FormerConnections,
 )
 from lbclient.core.load import Load
-from tests.waiting import eventually
 
 
 class Channel:
@@ -28,6 +27,9 @@ class Channel:
 class Call:
     is_over = False
 
+    def cancel(self) -> bool:
+        return True
+
     def done(self) -> bool:
         return self.is_over
 
@@ -38,20 +40,41 @@ def former_connections(load: Load) -> FormerConnections:
 
 
 @pytest.mark.parametrize("is_used", [False, True])
-async def test_one_that_was_well_goes_at_once_but_for_its_calls(is_used: bool) -> None:
+@pytest.mark.parametrize("is_left_to_core", [False, True])
+async def test_one_without_calls_goes_at_once(
+    is_used: bool, is_left_to_core: bool
+) -> None:
     """Calls of the backend that are on other connections do not keep it."""
     load, call = Load(), Call()
     load.begin()
     channel: Any = Channel(*([call] if is_used else []))
     former = former_connections(load)
-    began_at = asyncio.get_running_loop().time()
-    former.add(channel, "a double", lambda: True, UNUSED_AFTER)
+    former.add(channel, "a double", lambda: is_left_to_core)
+    await asyncio.sleep(2 * UNUSED_AFTER)
+    assert (channel.closed_at is None) == is_used
     if is_used:
-        await asyncio.sleep(1.5 * FAREWELL)
-        assert channel.closed_at is None
+        await asyncio.sleep(FAREWELL / 6)
         call.is_over = True
-        await asyncio.sleep(FAREWELL)
-    await eventually(lambda: channel.closed_at is not None)
+        await asyncio.sleep(FAREWELL / 4)  # it is looked at less and less often
+    assert channel.closed_at is not None
     assert not len(former)
-    if not is_used:
-        assert channel.closed_at - began_at < 1.0
+
+
+@pytest.mark.parametrize("is_left_to_core", [False, True])
+async def test_calls_stay_on_one_until_its_time_is_over(is_left_to_core: bool) -> None:
+    load, call = Load(), Call()
+    channel: Any = Channel(call)
+    former = former_connections(load)
+    began_at = asyncio.get_running_loop().time()
+    former.add(channel, "a double", lambda: is_left_to_core)
+    await asyncio.sleep(0.99 * FAREWELL)
+    assert channel.closed_at is None
+    await asyncio.sleep(FAREWELL / 2)
+    if not is_left_to_core:
+        assert channel.closed_at == pytest.approx(began_at + FAREWELL)
+        return
+    assert channel.closed_at is None
+    call.is_over = True
+    await asyncio.sleep(FAREWELL)
+    assert channel.closed_at is not None
+    assert not len(former)

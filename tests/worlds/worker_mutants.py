@@ -23,9 +23,9 @@ WORKER_MUTANTS = [
     ),
     Mutant(
         "a double stays for the calls of others",
-        "client/backends/backend.py",
-        "self._former.add(former, reason, lambda: True, UNUSED_AFTER)",
-        "self._former.add(former, reason, lambda: True)",
+        "client/backends/former_connections.py",
+        "is_used = has_calls(channel, default=self._load.in_flight > 0)",
+        "is_used = self._load.in_flight > 0",
     ),
     Mutant(
         "own ports that are shut are tried for ever",

@@ -20,10 +20,7 @@ from lbclient.background.interruptible import Interruptible
 from lbclient.background.readers import readers_of
 from lbclient.client.backend_context import BackendContext
 from lbclient.client.backends.connection import Connection
-from lbclient.client.backends.former_connections import (
-    UNUSED_AFTER,
-    FormerConnections,
-)
+from lbclient.client.backends.former_connections import FormerConnections
 from lbclient.client.driver import Driver
 from lbclient.client.health.ordered_checks import OrderedChecks
 from lbclient.client.health.paced_watch import PacedWatch
@@ -219,7 +216,7 @@ class Backend:
             return
         former, self.channel = self.channel, self._dial()
         if self.load.in_flight:  # on connections before it
-            self._former.add(former, reason, lambda: True, UNUSED_AFTER)
+            self._former.add(former, reason, lambda: True)
         else:
             give_up(former, f"{self.endpoint.address}: {reason}")
         self._checks.cancel_orders()

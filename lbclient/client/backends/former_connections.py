@@ -21,9 +21,11 @@ from lbclient.grpc_seam import give_up, has_calls
 FAREWELL_INTERVALS = 30
 FAREWELL = 60.0
 
-# Seconds until a connection that is well, and most likely had no calls, is looked at:
-# by then the streams that watched its health have ended.
+# Seconds until a connection is looked at that may have no calls: by then the streams
+# that watched its health have ended. If it has some, it is looked at again when it has
+# been given up for twice as long, and at last when its time is over.
 UNUSED_AFTER = 0.1
+ROUNDING = 0.001  # seconds by which a timer may come too early, by the clock
 
 
 @dataclass(slots=True)
@@ -62,29 +64,33 @@ class FormerConnections:
         channel: grpc.aio.Channel,
         why: str,
         is_left_to_core: Callable[[], bool],
-        look_after: float | None = None,
     ) -> None:
-        """`is_left_to_core` is asked when its time is over, and after `look_after`
-        seconds, if given, so that one without calls goes early."""
+        """`is_left_to_core` is asked when its time is over. One without calls goes as
+        soon as that is noticed."""
         # Not by a grace period: a channel whose close is cut short is never closed.
-        timer = self._end_later(channel, look_after)
+        timer = self._look_later(channel, UNUSED_AFTER)
         former = FormerConnection(why, self._clock(), is_left_to_core, timer)
         self._former[channel] = former
 
-    def _end_later(
-        self, channel: grpc.aio.Channel, seconds: float | None = None
+    def _look_later(
+        self, channel: grpc.aio.Channel, seconds: float
     ) -> asyncio.TimerHandle:
         loop = asyncio.get_running_loop()
-        delay = self._farewell if seconds is None else seconds
-        return loop.call_later(delay, self._farewell_is_over, channel)
+        return loop.call_later(seconds, self._look, channel)
 
-    def _farewell_is_over(self, channel: grpc.aio.Channel) -> None:
+    def _look(self, channel: grpc.aio.Channel) -> None:
         former = self._former[channel]
-        are_in_flight = self._load.in_flight > 0
-        if former.is_left_to_core() and has_calls(channel, are_in_flight):
-            former.timer = self._end_later(channel)
+        age = self._clock() - former.given_up_at
+        left = self._farewell - age
+        is_used = has_calls(channel, default=self._load.in_flight > 0)
+        if is_used and left > ROUNDING:
+            seconds = min(max(age, UNUSED_AFTER), left)
+        elif is_used and former.is_left_to_core():
+            seconds = self._farewell
         else:
             self.end(channel)
+            return
+        former.timer = self._look_later(channel, seconds)
 
     def end(self, channel: grpc.aio.Channel) -> None:
         """Ends the calls that are still on it, as UNAVAILABLE."""
