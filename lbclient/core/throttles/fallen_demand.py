@@ -43,8 +43,8 @@ class FallenDemand:
         # By criticality: when it or a higher one was refused last, and what was
         # accepted in all by then.
         self._refused = [(0.0, 0) for _ in Criticality]
-        # By criticality: so many more, of it or higher ones, may be refused before it is
-        # held back.
+        # By criticality: so many more, of it or higher ones, may be refused before it
+        # is held back.
         self._spare = [0.0 for _ in Criticality]
         tolerated = TOLERATED * (1.0 - 1.0 / k)
         self._gain = tolerated / (1.0 - tolerated)  # refusals for one that is accepted
