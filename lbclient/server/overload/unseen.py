@@ -2,12 +2,15 @@
 
 Of more than 600 that wait at once the core ends some. It counts the calls that
 it has begun, for channelz: less those that were taken from it, and those that wait in
-it still, they are the ended ones. Asking takes up to 0.4 ms, so it is asked only while
-as much comes as could fill the core's queue, and once when that is over.
+it still, they are the ended ones. Asking takes 0.1 ms, and 35 ms where a thousand
+clients are connected: the core looks at every connection. So it is asked only while as
+much comes as could fill the core's queue, and once when that is over; and never for
+more than a small share of the loop's time.
 """
 
 from collections.abc import Callable
 from math import inf
+from time import thread_time
 
 # Requests since the last sample: more may have come than were asked for. And requests
 # that are asked for at once: events of so many take a while.
@@ -20,19 +23,25 @@ PAUSE = 1.0
 # refuse for it when a flood is over.
 OVER = 0.3
 LATE = 0.3  # seconds between two samples: the loop stood still
+# Of the loop's time, at most, for questions. A loop that stands still for them is late
+# for what comes, looks as if much came, and asks again.
+SHARE = 0.02
 
 
 class Unseen:
     """Estimates how many requests gRPC's core ended before Python saw them. Owned by
     the server, used on its loop's thread only."""
 
-    def __init__(self) -> None:
+    def __init__(self, cpu_time: Callable[[], float] = thread_time) -> None:
+        """`cpu_time`: seconds of processor that this thread has had."""
+        self._cpu_time = cpu_time
         self._read: Callable[[], int | None] = lambda: None
         self.most: float = 0  # that may wait in the core
         self.ended = 0  # never less than before
         self._taken = 0  # as of the last sample
         self._is_owed = False  # the question when it is over
         self._asked_at = self._sampled_at = 0.0
+        self._next_at = -inf  # as of `SHARE`
         self._came_at = 0.0  # when anything was taken
         self._was_over = True  # when it was last asked
         self._behind_at = -inf  # when more waited than was asked for
@@ -75,13 +84,18 @@ class Unseen:
             self._came_at = now
         self._sampled_at = now
         is_over = now >= self._behind_at + OVER
-        self.waiting = 0
+        waiting, self.waiting = self.waiting, 0
         if came >= MANY or is_behind:
             self._is_owed = True
         is_early = came and is_over and now < self._asked_at + OVER
         if not self._is_owed or (is_early and self._was_over):
             return
+        if now < self._next_at:
+            self.waiting = 0 if is_over else waiting
+            return
+        began_at = self._cpu_time()
         unseen = self.count(taken)
+        self._next_at = now + (self._cpu_time() - began_at) / SHARE
         most = self.most + asked
         self._asked_at = now
         is_certain = now >= max(self._behind_at, self._came_at) + PAUSE
