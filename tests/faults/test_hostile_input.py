@@ -21,6 +21,7 @@ from lbclient.admin.snapshot import snapshot
 from lbclient.cli import main
 from lbclient.cli.operate.proxy import exposition, metrics_at
 from lbclient.client.health.check import Unanswered, check
+from lbclient.client.health.health_backoff import HealthBackoff
 from lbclient.core.counting.call_counts import LONGEST, MOST, OTHERS
 from lbclient.core.errors import ResolveError
 from lbclient.core.model import TaskState
@@ -99,9 +100,10 @@ async def test_words_of_a_status_are_one_short_line_wherever_they_are_shown(
         assert_harmless(repr(channel.statistics()), most=10_000)
         assert_harmless(json.dumps(snapshot(), ensure_ascii=False), most=10**6)
     async with grpc.aio.insecure_channel(stranger) as plain:
-        reason = await check(plain, 10.0, TaskState.SERVING)
+        backoff = HealthBackoff(Random(7))
+        reason = await check(plain, 10.0, TaskState.SERVING, backoff)
     assert isinstance(reason, Unanswered)
-    for text in reason:
+    for text in (reason.why, reason.status):
         assert "forged" in text
         assert_harmless(text)
     for words in (["probe"], ["probe", "--service", "x"], ["doctor"]):

@@ -705,3 +705,29 @@ async def test_stock_servers_behind_a_proxy_are_one_server_to_us() -> None:
             await fleet.call(timeout=60.0)  # there is nobody else
             await until(lambda: fleet.states() == ["ready"], 600.0)
         assert not fleet.channel.statistics().backends[0].is_shared
+
+
+# --- an overload by health requests ----------------------------------------------
+
+
+async def test_a_server_that_ends_all_unseen_is_asked_ever_more_seldom() -> None:
+    """Clients that asked it several times a second each kept it from serving anybody.
+    The pauses last over connections, and end with the first answer."""
+    async with Fleet(2) as fleet:
+        await until(lambda: fleet.states() == ["ready", "ready"], 1.0)
+        server = fleet.servers[0]
+        server.refuses = dict.fromkeys(
+            [*ALL, wire.SERVING_WATCH_METHOD], Code.CANCELLED
+        )
+        asked = []
+        for _ in range(12):
+            before, dialled = len(server.asked), len(server.dialled_at)
+            server.lose_all()
+            await asyncio.sleep(10.0)
+            asked.append(len(server.asked) - before)
+            assert len(server.dialled_at) == dialled, "looks, too, are requests"
+        assert asked[0] >= 3  # it may have room for the next one
+        assert sum(asked[3:]) <= 90 / 10
+        assert fleet.states() == ["connecting", "ready"]
+        server.refuses.clear()
+        await until(lambda: fleet.states() == ["ready", "ready"], 45.0)

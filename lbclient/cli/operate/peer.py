@@ -122,7 +122,7 @@ class AskedServer:
         """Why that is no answer of the server's; "": it is one, be it a status."""
         if isinstance(reply, bytes) or reply.code() not in UNANSWERED:
             return ""
-        why, status = unanswered(self.channel, reply, self._left() < LATE)
+        why, status, _ = unanswered(self.channel, reply, self._left() < LATE)
         return f"refused: {status}" if status else why
 
 

@@ -22,6 +22,7 @@ from lbclient.client.backend_context import BackendContext
 from lbclient.client.backends.connection import Connection
 from lbclient.client.backends.former_connections import FormerConnections
 from lbclient.client.driver import Driver
+from lbclient.client.health.health_backoff import HealthBackoff
 from lbclient.client.health.ordered_checks import OrderedChecks
 from lbclient.client.health.paced_watch import PacedWatch
 from lbclient.client.health.unconnected import UnconnectedWatch
@@ -77,6 +78,7 @@ class Backend:
         # is late is no silence.
         self.attention = Attention(interval / 2, clock())
         self.permit = StreamPermit()
+        self.backoff = HealthBackoff(context.rng)
         self._context = context
         self._observe = observe
         self._is_kept = Flag()  # not draining
@@ -96,10 +98,21 @@ class Backend:
             tell_workers=partial(context.hear_workers, address),
         )
         self._checks = OrderedChecks(
-            driver, self.reported, clock, self._dial_other, partial(has_others, self)
+            driver,
+            self.reported,
+            clock,
+            self._dial_other,
+            partial(has_others, self),
+            self.backoff,
         )
         self._watch = PacedWatch(
-            context, driver, self.reported, self.load, self.attention, self.permit
+            context,
+            driver,
+            self.reported,
+            self.load,
+            self.attention,
+            self.permit,
+            self.backoff,
         )
         self._former = FormerConnections(address, interval, self.load, clock)
 

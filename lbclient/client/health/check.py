@@ -11,6 +11,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from lbclient import wire
+from lbclient.client.health.health_backoff import HealthBackoff
 from lbclient.client.health.refused_services import NOT_OFFERED_CODES, status_of
 from lbclient.core.model import LoadReport, TaskState
 from lbclient.core.text import printable
@@ -32,7 +33,6 @@ PASSING = frozenset(
 # Of those, the ones that somebody may have said, or nobody; RESOURCE_EXHAUSTED is an
 # answer.
 UNANSWERED = PASSING - {grpc.StatusCode.RESOURCE_EXHAUSTED}
-TRIES = 5  # where the core of a task that has too much ends them unseen
 
 
 class NoState(NamedTuple):
@@ -61,26 +61,38 @@ class Reply(NamedTuple):
 
 class Unanswered(NamedTuple):
     """A health check without an answer. `why`: nobody is there; `status` is the one
-    that came at once and over a connection, as of a proxy or an interceptor."""
+    that came at once and over a connection, as of a proxy or an interceptor.
+    `is_unseen`: it is that of a core that has no room."""
 
     why: str
     status: str = ""
+    is_unseen: bool = False
 
 
 async def check(
-    channel: grpc.aio.Channel, timeout: float, known: TaskState | None
+    channel: grpc.aio.Channel,
+    timeout: float,
+    known: TaskState | None,
+    backoff: HealthBackoff,
 ) -> wire.Health | Unanswered:
     """Asks for a server's state, and its report if it is ours; or tells why there is no
-    answer.
+    answer. Asks again if it was ended unseen, while the next turn comes in time.
 
     `known` is the state that it told last, which an answer without a state leaves.
     """
     loop = asyncio.get_running_loop()
-    begun_at = loop.time()
-    try:
-        answer = await ask(channel, timeout, known)
-    except grpc.aio.AioRpcError as error:
-        return unanswered(channel, error, is_late=loop.time() - begun_at > timeout / 2)
+    give_up_at = loop.time() + timeout
+    while True:
+        begun_at = loop.time()
+        try:
+            answer = await ask(channel, timeout, known, backoff)
+            break
+        except grpc.aio.AioRpcError as error:
+            is_unseen = error.code() is grpc.StatusCode.CANCELLED
+            if not is_unseen or loop.time() + backoff.pause() >= give_up_at:
+                is_late = loop.time() - begun_at > timeout / 2
+                return unanswered(channel, error, is_late)
+        await backoff.wait_turn()
     if isinstance(answer, wire.Health):
         return answer
     if not answer.is_offered:
@@ -91,18 +103,21 @@ async def check(
 
 
 async def ask(
-    channel: grpc.aio.Channel, timeout: float, known: TaskState | None
+    channel: grpc.aio.Channel,
+    timeout: float,
+    known: TaskState | None,
+    backoff: HealthBackoff,
 ) -> wire.Health | NoState:
-    """Asks by our own service, else by grpc.health.v1.
+    """Asks by our own service, else by grpc.health.v1; in a turn of `backoff`.
 
     Raises AioRpcError if there is no answer.
     """
-    reply = await _ask(channel, wire.CHECK_METHOD, timeout)
+    reply = await _ask(channel, wire.CHECK_METHOD, timeout, backoff)
     if isinstance(reply, Reply):
         health = wire.parse_health(reply.message)
         if health is not None:
             return health
-    answer = await ask_serving(channel, timeout, known)
+    answer = await ask_serving(channel, timeout, known, backoff)
     if isinstance(answer, wire.Health) or answer.is_offered:
         return answer
     # One that refuses ours has one, perhaps.
@@ -110,14 +125,17 @@ async def ask(
 
 
 async def ask_serving(
-    channel: grpc.aio.Channel, timeout: float, known: TaskState | None
+    channel: grpc.aio.Channel,
+    timeout: float,
+    known: TaskState | None,
+    backoff: HealthBackoff,
 ) -> wire.Health | NoState:
     """What grpc.health.v1 says of the server as a whole.
 
     One of ours that has our own service refused to us tells its load in the trailers.
     Raises AioRpcError if there is no answer.
     """
-    reply = await _ask(channel, wire.SERVING_CHECK_METHOD, timeout)
+    reply = await _ask(channel, wire.SERVING_CHECK_METHOD, timeout, backoff)
     if isinstance(reply, NoState):
         return reply
     try:
@@ -138,7 +156,8 @@ def unanswered(
     is_ours = is_late and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     is_there = channel.get_state() is grpc.ChannelConnectivity.READY
     status = status_of(error) if is_there and not is_ours else ""
-    return Unanswered(reason_of(error), status)
+    is_unseen = bool(status) and error.code() is grpc.StatusCode.CANCELLED
+    return Unanswered(reason_of(error), status, is_unseen)
 
 
 def reason_of(error: grpc.aio.AioRpcError) -> str:
@@ -153,33 +172,33 @@ def reason_of(error: grpc.aio.AioRpcError) -> str:
 
 
 async def _ask(
-    channel: grpc.aio.Channel, method: str, timeout: float
+    channel: grpc.aio.Channel, method: str, timeout: float, backoff: HealthBackoff
 ) -> Reply | NoState:
     """The reply, or what its status means. Raises AioRpcError if there is no answer.
 
-    CANCELLED is none yet: so a task ends what it has no room for, and it is there.
+    CANCELLED is none: so the core of a task ends what it has no room for.
     RESOURCE_EXHAUSTED is an answer that says nothing: a rate limit for health checks,
     perhaps of a proxy, does not say that calls fail.
     """
     unary: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(method)
-    for tries in range(1, TRIES + 1):
-        try:
-            call = unary(b"", timeout=timeout)
-            message = await call
-            report = wire.find_report(await call.trailing_metadata() or ())
-            return Reply(message, report)
-        except grpc.aio.AioRpcError as error:
-            code = error.code()
-            if code not in UNANSWERED:
-                said = printable(error.details() or code.name)
-                logger.debug("%s: %s", method, said, reason=said)
-                plain = code is grpc.StatusCode.UNIMPLEMENTED
-                is_offered = code not in NOT_OFFERED_CODES
-                return NoState(is_offered, "" if plain else status_of(error))
-            if code is not grpc.StatusCode.CANCELLED or tries == TRIES:
-                raise
-        await asyncio.sleep(timeout / TRIES)
-    raise AssertionError("the last one returns or raises")
+    try:
+        call = unary(b"", timeout=timeout)
+        message = await call
+        report = wire.find_report(await call.trailing_metadata() or ())
+        backoff.answered()
+        return Reply(message, report)
+    except grpc.aio.AioRpcError as error:
+        code = error.code()
+        if code is grpc.StatusCode.CANCELLED:
+            backoff.ended_unseen()
+        if code in UNANSWERED:
+            raise
+        backoff.answered()
+        said = printable(error.details() or code.name)
+        logger.debug("%s: %s", method, said, reason=said)
+        plain = code is grpc.StatusCode.UNIMPLEMENTED
+        is_offered = code not in NOT_OFFERED_CODES
+        return NoState(is_offered, "" if plain else status_of(error))
 
 
 def serving_state(status: int, known: TaskState | None) -> TaskState:

@@ -10,9 +10,11 @@ from contextlib import suppress
 
 import grpc
 
+from lbclient import wire
 from lbclient.background.flag import Flag
 from lbclient.client.driver import Driver
 from lbclient.client.health.check import Unanswered, check
+from lbclient.client.health.health_backoff import HealthBackoff
 from lbclient.client.health.streams import LAST_WORDS
 from lbclient.client.reported import Reported
 from lbclient.core.backends.connection_state import Order
@@ -46,6 +48,7 @@ class OrderedChecks:
         clock: Clock,
         dial_other: Callable[[], Awaitable[grpc.aio.Channel]],
         has_others: Callable[[bool], bool],
+        backoff: HealthBackoff,
     ) -> None:
         """`dial_other` makes the channel for a LOOK, as soon as one may be made.
         `has_others`: whether others get the calls that this one does not; of others
@@ -56,6 +59,7 @@ class OrderedChecks:
         self._clock = clock
         self._dial_other = dial_other
         self._has_others = has_others
+        self._backoff = backoff
         self._is_asked = Flag()
         self._is_to_look = Flag()
 
@@ -77,17 +81,24 @@ class OrderedChecks:
         while True:
             await self._is_asked.wait()
             self._is_asked.clear()
+            await self._backoff.wait_turn()
             self.asked_at = asyncio.get_running_loop().time()
             began_at = self._clock()
-            health = await check(channel, patience, self._known())
+            health = await self._ask(channel, patience)
             if isinstance(health, Unanswered) and self._clock() - began_at > late:
                 # It was us who stood still, perhaps before the question was sent.
-                health = await check(channel, patience, self._known())
+                await self._backoff.wait_turn()
+                health = await self._ask(channel, patience)
+            trust, now = self._lifecycle.trust, self._clock()
             if isinstance(health, Unanswered):
-                self._take(self._lifecycle.trust.checked(None, self._clock()))
+                self._take(
+                    trust.ended_unseen(health.status, now, self._has_others(True))
+                    if health.is_unseen
+                    else trust.checked(None, now)
+                )
             else:
                 state, reason = self._reported.answered(health)
-                self._take(self._lifecycle.trust.checked(state, self._clock(), reason))
+                self._take(trust.checked(state, now, reason))
 
     # --- over another one -----------------------------------------------------
 
@@ -97,16 +108,17 @@ class OrderedChecks:
         self._is_to_look.clear()
 
     async def look(self) -> None:
+        await self._backoff.wait_turn()
         channel = await self._dial_other()
         try:
-            health = await check(channel, LOOK_TIMEOUT, self._known())
+            health = await self._ask(channel, LOOK_TIMEOUT)
             is_there = isinstance(health, Unanswered) and await _stays_ready(channel)
         finally:
             step(channel.close())
         now = self._clock()
         if isinstance(health, Unanswered):
             has_others = self._has_others(is_there)
-            why, status = health
+            why, status, _ = health
             self._take(self._lifecycle.not_seen(why, now, is_there, has_others, status))
             return
         is_away = self._lifecycle.is_away()
@@ -116,6 +128,11 @@ class OrderedChecks:
             self._reported.seen(health, now)
 
     # --------------------------------------------------------------------------
+
+    async def _ask(
+        self, channel: grpc.aio.Channel, timeout: float
+    ) -> wire.Health | Unanswered:
+        return await check(channel, timeout, self._known(), self._backoff)
 
     def _known(self) -> TaskState:
         """Returns the last state, for answers to health checks that tell none."""

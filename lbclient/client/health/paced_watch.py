@@ -5,6 +5,7 @@ import grpc
 from lbclient.background.interruptible import Interruptible
 from lbclient.client.backend_context import BackendContext
 from lbclient.client.driver import Driver
+from lbclient.client.health.health_backoff import HealthBackoff
 from lbclient.client.health.streams import Streams
 from lbclient.client.health.watch import HealthWatch
 from lbclient.client.reported import Reported
@@ -34,6 +35,7 @@ class PacedWatch:
         load: Load,
         attention: Attention,
         permit: StreamPermit,
+        backoff: HealthBackoff,
     ) -> None:
         self._context = context
         self._driver = driver
@@ -41,6 +43,7 @@ class PacedWatch:
         self._load = load
         self._attention = attention
         self._permit = permit
+        self._backoff = backoff
         self._watch: HealthWatch | None = None
         self._asking = Interruptible()
         self._asked_every = attention.every
@@ -60,6 +63,7 @@ class PacedWatch:
             self._reported.is_shared,
             self._driver.lifecycle.silence.owes_nothing,
             self._reported.refusals,
+            self._backoff,
         )
         return self._watch.streams
 

@@ -46,6 +46,7 @@ class RepeatedChecks:
         again."""
         refusals = 0
         while not self._permit.may_stream(loop_time()):
+            await self._checks.wait_turn()
             try:
                 answer = await self._checks.ask(LONGEST_ANSWER)
             except grpc.aio.AioRpcError:

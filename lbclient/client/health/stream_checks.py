@@ -19,6 +19,7 @@ from lbclient.client.health.check_turns import (
     loop_time,
 )
 from lbclient.client.health.connection_health import ConnectionHealth
+from lbclient.client.health.health_backoff import HealthBackoff
 from lbclient.client.health.streams import RefusedError, Streams
 from lbclient.core.backends.stream_permit import (
     LONGEST_ANSWER,
@@ -48,6 +49,7 @@ class StreamChecks:
         permit: StreamPermit,
         traffic: Traffic,
         owes_nothing: Callable[[], None],
+        backoff: HealthBackoff,
     ) -> None:
         self.patience = CheckPatience()
         self.has_ended_streams = False
@@ -58,15 +60,20 @@ class StreamChecks:
         self._permit = permit
         self._traffic = traffic
         self._owes_nothing = owes_nothing
+        self._backoff = backoff
 
     def begin(self) -> None:
         self.has_ended_streams = False
 
+    async def wait_turn(self) -> None:
+        """Returns when the backend may be asked."""
+        await self._backoff.wait_turn()
+
     async def ask(self, timeout: float) -> wire.Health | NoState:
-        """Raises AioRpcError if there is no answer."""
+        """Asks once `wait_turn` returned. Raises AioRpcError if there is no answer."""
         health = self._health
         by = ask_serving if health.is_other and not health.is_ours else ask
-        return await by(self._channel, timeout, health.state)
+        return await by(self._channel, timeout, health.state, self._backoff)
 
     async def ask_instead(self, refusal: RefusedError, timeout: float) -> bool:
         """Checks a backend that refuses streams. Returns whether it serves."""
@@ -76,8 +83,10 @@ class StreamChecks:
             self._health.note_ours()
             health = wire.Health(report.state, report)
         else:
+            state, backoff = self._health.state, self._backoff
+            await backoff.wait_turn()
             try:
-                answer = await ask(self._channel, timeout, self._health.state)
+                answer = await ask(self._channel, timeout, state, backoff)
             except grpc.aio.AioRpcError:
                 return True
             if isinstance(answer, NoState):
@@ -96,6 +105,7 @@ class StreamChecks:
         quickly."""
         is_ended = is_slow = False
         while True:
+            await self._backoff.wait_turn()
             is_beside = self._streams.begun > 0
             timeout, began_at = self._timeout(is_beside), loop_time()
             try:

@@ -13,7 +13,8 @@ import grpc
 from lbclient import wire
 from lbclient.background.flag import Flag
 from lbclient.background.tasks import is_cancelled
-from lbclient.client.health.check import PASSING
+from lbclient.client.health.check import PASSING, UNANSWERED
+from lbclient.client.health.health_backoff import HealthBackoff
 from lbclient.client.health.refused_services import (
     NOT_OFFERED_CODES,
     Refusals,
@@ -55,7 +56,9 @@ class Streams:
     `is_broken` is set while no stream is open.
     """
 
-    def __init__(self, channel: grpc.aio.Channel, refusals: Refusals) -> None:
+    def __init__(
+        self, channel: grpc.aio.Channel, refusals: Refusals, backoff: HealthBackoff
+    ) -> None:
         self.begun = 0
         self.open = 0
         self.spoke_at = -inf  # by the loop's time
@@ -63,6 +66,7 @@ class Streams:
         self.is_broken.set()
         self._channel = channel
         self._refusals = refusals
+        self._backoff = backoff
         self._offered = set[str]()  # methods that have spoken
 
     async def follow(
@@ -75,6 +79,7 @@ class Streams:
         """
         stream: grpc.aio.UnaryStreamMultiCallable[bytes, bytes]
         stream = self._channel.unary_stream(method)
+        await self._backoff.wait_turn()
         call = stream(request)
         self.begun += 1
         has_spoken = False
@@ -83,6 +88,7 @@ class Streams:
                 if not has_spoken:
                     has_spoken = True
                     self._refusals.answered(method)
+                    self._backoff.answered()
                     self._count(1)
                 self.spoke_at = asyncio.get_running_loop().time()
                 take(message)
@@ -111,6 +117,10 @@ class Streams:
     def _note(self, method: str, error: grpc.aio.AioRpcError) -> None:
         """A stream ended before its first message. One of ours that has no room for it
         tells its state with that."""
+        if error.code() is grpc.StatusCode.CANCELLED:
+            self._backoff.ended_unseen()
+        elif error.code() not in UNANSWERED:
+            self._backoff.answered()
         has_told = wire.find_report(error.trailing_metadata()) is not None
         if error.code() in NOT_OFFERED_CODES or has_told:
             self._refusals.answered(method)

@@ -13,6 +13,7 @@ import grpc
 
 from lbclient.client.health.check_turns import CheckTurns, Traffic
 from lbclient.client.health.connection_health import ConnectionHealth, TellState
+from lbclient.client.health.health_backoff import HealthBackoff
 from lbclient.client.health.own_stream import OwnStream
 from lbclient.client.health.refused_services import Refusals
 from lbclient.client.health.repeated_checks import RepeatedChecks
@@ -41,11 +42,12 @@ class HealthWatch:
         is_shared: Callable[[], bool],
         owes_nothing: Callable[[], None],
         refusals: Refusals,
+        backoff: HealthBackoff,
     ) -> None:
         """`kind` is `ChannelConfig.health`; `is_shared` tells whether several tasks
         answer there, and `owes_nothing` is told that no reports are due now."""
         self.health = ConnectionHealth(tell, is_shared, refusals)
-        self.streams = Streams(channel, refusals)
+        self.streams = Streams(channel, refusals, backoff)
         self.turns = CheckTurns(self.health, self.streams, traffic)
         self._checks = StreamChecks(
             channel,
@@ -55,6 +57,7 @@ class HealthWatch:
             permit,
             traffic,
             owes_nothing,
+            backoff,
         )
         self._own = OwnStream(self.health, self.streams, self.turns, self._checks)
         standard = StandardStreams(self.health, self.streams, self._checks)

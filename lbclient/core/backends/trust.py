@@ -138,6 +138,15 @@ class Trust:
         self._connection.looks.at_once(now)
         return self._still_out(f"{checks.cause}; a health check is not answered")
 
+    def ended_unseen(self, status: str, now: float, has_others: bool) -> Step:
+        """The server's core ended a CHECK: the connection lives, and no LOOK is needed.
+        `has_others` as in `not_seen`."""
+        checks = self._connection.checks
+        if self._connection.link is not Link.UP or checks.doubt is Doubt.NONE:
+            return NOTHING
+        checks.not_answered(now)
+        return self._is_busy(now, has_others, status)
+
     # --- a LOOK ---------------------------------------------------------------
 
     def looked_beside(
@@ -156,19 +165,25 @@ class Trust:
             return step._replace(reason=reason)
         known.looks.again(began_at, now, is_there)
         if is_there:
-            refused = f"are refused: {status}" if status else ""
-            if doubt is Doubt.CALLS_UNANSWERED or has_others or known.has_answered:
-                said = f"health checks {refused}" if refused else BUSY
-                return self._still_out(f"{cause}; {said}")
-            # A server that answers calls, perhaps, but never a health check.
-            known.believe(now)
-            return known.enter(State.READY, NO_CHECKS.format(refused or "time out"))
+            return self._is_busy(now, has_others, status)
         if known.state is State.READY and not has_others:
             return NOTHING
         if doubt is Doubt.CALLS_UNANSWERED:
             checks.begin(Doubt.EXCLUDED, cause)
         known.expect_nothing()
         return known.enter(State.REFUSING, f"{cause}; {why}")
+
+    def _is_busy(self, now: float, has_others: bool, status: str) -> Step:
+        """Its connection lives, and no health check is answered."""
+        known, checks = self._connection, self._connection.checks
+        refused = f"are refused: {status}" if status else ""
+        is_unclear = has_others or known.has_answered
+        if is_unclear or checks.doubt is Doubt.CALLS_UNANSWERED:
+            said = f"health checks {refused}" if refused else BUSY
+            return self._still_out(f"{checks.cause}; {said}")
+        # A server that answers calls, perhaps, but never a health check.
+        known.believe(now)
+        return known.enter(State.READY, NO_CHECKS.format(refused or "time out"))
 
     def _still_out(self, reason: str) -> Step:
         """Keeps it out, for this reason, if it is out."""
