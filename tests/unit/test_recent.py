@@ -1,7 +1,17 @@
 """What is kept of picks and latencies while somebody looks."""
 
+import pytest
+
 from lbclient.core.model import Endpoint, LoadReport, Outcome, State, Verdict
-from lbclient.core.statistics.recent import BACKENDS, CALLS, LOOK, PICKS, Recent, reason
+from lbclient.core.statistics.recent import (
+    BACKENDS,
+    CALLS,
+    LOOK,
+    PICKS,
+    PICKS_A_SECOND,
+    Recent,
+    reason,
+)
 from lbclient.testing import FakeNode
 
 
@@ -61,12 +71,25 @@ def test_a_pick_without_a_choice_says_so() -> None:
     assert reason(one, [one, node("b:1")], now=0.0).startswith("a lame duck")
 
 
-def test_only_the_last_picks_are_kept_and_not_all_of_a_moment() -> None:
+def test_only_the_last_picks_are_kept_and_not_all_of_a_busy_time() -> None:
     recent, one = Recent.keep(None, now=0.0), node("a:1")
-    for pick in range(2 * PICKS):
-        recent.picked(one, [one], now=float(pick))
-        recent.picked(one, [one], now=float(pick) + 0.001)
-    assert [pick.at for pick in recent.picks] == [*map(float, range(PICKS, 2 * PICKS))]
+    for pick in range(10_000):
+        recent.picked(one, [one], now=1.0 + pick / 1000)
+    *_, before, last = (pick.at for pick in recent.picks)
+    assert len(recent.picks) == PICKS
+    assert last - before == pytest.approx(1.0 / PICKS_A_SECOND)
+    assert last > 10.9
+
+
+def test_calls_that_follow_quick_ones_are_kept_as_well() -> None:
+    """Of a slow backend and a quick one by turns."""
+    recent, slow, quick = Recent.keep(None, now=0.0), node("a:1"), node("b:1")
+    now = 1.0
+    for _ in range(PICKS):
+        recent.picked(slow, [slow, quick], now)
+        recent.picked(quick, [slow, quick], now + 0.1)
+        now += 0.105
+    assert [pick.backend for pick in recent.picks] == ["a:1", "b:1"] * (PICKS // 2)
 
 
 def test_latencies_are_those_of_the_last_calls_by_backend() -> None:

@@ -15,7 +15,7 @@ from lbclient.core.protocols import Node
 
 LOOK = 60.0  # seconds; longer than anybody's pause between two looks
 PICKS = 32  # the last ones are kept
-PICK_GAP = 0.01  # seconds between two that are told of: their reasons take some time
+PICKS_A_SECOND = 100.0  # are told of, on average: their reasons take some time
 CALLS = 200  # of each backend; so its p99 is the second slowest
 BACKENDS = 2000  # those that come later in one minute are left out
 
@@ -65,7 +65,10 @@ class Recent:
         self.picks: deque[Pick] = deque(maxlen=PICKS)
         self.latencies = Latencies()
         self._by_backend: dict[str, Latencies] = {}
-        self._picked_at = float("-inf")
+        # So many may be told of now. With a pause between two, of calls one after the
+        # other only those that follow a slow one would be, and these go elsewhere.
+        self._room = float(PICKS)
+        self._filled_at = 0.0
         self._until = 0.0
 
     def __repr__(self) -> str:
@@ -95,8 +98,10 @@ class Recent:
     ) -> None:
         """`spilled` tells why it is in another zone than it should be, and `weigh`
         the weights of `ready`, if the picker has any."""
-        if now >= self._picked_at + PICK_GAP:
-            self._picked_at = now
+        more = (now - self._filled_at) * PICKS_A_SECOND
+        self._room, self._filled_at = min(PICKS, self._room + more), now
+        if self._room >= 1.0:
+            self._room -= 1.0
             why = because or reason(node, ready, now, weigh())
             why = f"{spilled}; {why}" if spilled else why
             self.picks.append(Pick(now, node.endpoint.address, why))
