@@ -200,9 +200,8 @@ async def held(
             now = [await Cost.of(*pair) for pair in pairs]
             ours, reports = now[0].a_second(since[0])
             stock, their_reports = now[1].a_second(since[1])
-            stock *= streams / max(
-                1.0, their_reports
-            )  # on a busy machine it sends fewer
+            # On a busy machine it sends fewer.
+            stock *= streams / max(1.0, their_reports)
             if ours < stock:
                 break
         held = (await one.seen()).held

@@ -6,8 +6,7 @@ backend about 0.2 ms. It is worth that only if requests are long, if the client 
 few of its own to know the load, and if backends are busy. Busy clients do not probe.
 """
 
-from math import inf
-
+from lbclient.core.counting.allowance import Allowance
 from lbclient.pickers.means import Means
 
 LONG = 0.05  # seconds that requests take: 200 times what it costs to be asked
@@ -23,12 +22,11 @@ class ProbeWorth:
     `rate`: the most probes a second.
     """
 
-    __slots__ = ("_allowed", "_at", "_rate", "is_on")
+    __slots__ = ("_allowance", "_rate", "is_on")
 
     def __init__(self, rate: float) -> None:
         self._rate = rate
-        self._allowed = 0.0
-        self._at = -inf
+        self._allowance = Allowance(BURST, rate)
         self.is_on = False
 
     def update(self, means: Means) -> None:
@@ -38,12 +36,7 @@ class ProbeWorth:
 
     def spend(self, now: float) -> bool:
         """Whether one more may be asked now; counts it if so."""
-        saved = self._allowed + (now - self._at) * self._rate
-        self._allowed, self._at = min(BURST, saved), now
-        if self._allowed < 1.0:
-            return False
-        self._allowed -= 1.0
-        return True
+        return self._allowance.take(now)
 
     def __repr__(self) -> str:
         return f"<asking {self._rate:g} a second, {'on' if self.is_on else 'off'}>"

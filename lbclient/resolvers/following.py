@@ -9,7 +9,6 @@ only the last of them takes effect.
 import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from math import inf
 from random import Random
 from typing import Any
 
@@ -21,6 +20,7 @@ from lbclient.background.tasks import (
     is_own_end,
 )
 from lbclient.core.backoff import Backoff
+from lbclient.core.counting.allowance import Allowance
 from lbclient.core.errors import ResolveError
 from lbclient.core.model import Endpoint, Endpoints
 from lbclient.core.protocols import Resolver
@@ -69,8 +69,7 @@ class Following:
         self._hinted = Hinted()  # between an error and the next try
         self._pending: list[Iterable[Endpoint]] = []  # the last answer, or nothing
         self._rest = Alarm(tasks, self._rested)  # set while there is such an answer
-        self._allowed = float(BURST)
-        self._allowed_at = -inf
+        self._allowance = Allowance(BURST, 1.0 / PERIOD)
         self._answers = 0
         self._answers_before = 0  # the period that began at
         self._period_at = 0.0
@@ -161,12 +160,9 @@ class Following:
 
     def _answered(self, endpoints: Iterable[Endpoint]) -> None:
         self._pending = [endpoints]
-        now = asyncio.get_running_loop().time()
-        self._allowed += (now - self._allowed_at) / PERIOD
-        self._allowed, self._allowed_at = min(BURST, self._allowed), now
         if self._rest.is_set():
             return
-        if self._allowed >= 1.0:
+        if self._allowance.has_one(asyncio.get_running_loop().time()):
             self._apply()
         else:
             self._rest.set(PERIOD)
@@ -182,7 +178,7 @@ class Following:
         pending, self._pending = self._pending, []
         for endpoints in pending:
             self._rest.clear()
-            self._allowed -= 1.0
+            self._allowance.spend()
             self._take(listing(endpoints))
 
     def __repr__(self) -> str:

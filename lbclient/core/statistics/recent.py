@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from math import ceil
 from typing import NamedTuple
 
+from lbclient.core.counting.allowance import Allowance
 from lbclient.core.load import errors_held
 from lbclient.core.model import State
 from lbclient.core.protocols import Node
@@ -67,8 +68,7 @@ class Recent:
         self._by_backend: dict[str, Latencies] = {}
         # So many may be told of now. With a pause between two, of calls one after the
         # other only those that follow a slow one would be, and these go elsewhere.
-        self._room = float(PICKS)
-        self._filled_at = 0.0
+        self._room = Allowance(PICKS, PICKS_A_SECOND)
         self._until = 0.0
 
     def __repr__(self) -> str:
@@ -98,10 +98,7 @@ class Recent:
     ) -> None:
         """`spilled` tells why it is in another zone than it should be, and `weigh`
         the weights of `ready`, if the picker has any."""
-        more = (now - self._filled_at) * PICKS_A_SECOND
-        self._room, self._filled_at = min(PICKS, self._room + more), now
-        if self._room >= 1.0:
-            self._room -= 1.0
+        if self._room.take(now):
             why = because or reason(node, ready, now, weigh())
             why = f"{spilled}; {why}" if spilled else why
             self.picks.append(Pick(now, node.endpoint.address, why))

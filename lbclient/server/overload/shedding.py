@@ -54,9 +54,7 @@ class Shedding:
         # have begun would wait behind those that are dropped.
         self.is_possible = True
 
-    def sample(
-        self, now: float, refused: int, are_long: bool, each: float = 0.0
-    ) -> None:
+    def sample(self, now: float, refused: int, are_long: bool, each: float) -> None:
         """Ten times a second. `refused`: how many requests were, ever.
 
         `are_long`: handlers keep the loop for long, `each` for so many seconds. Then

@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
+from lbclient.core.counting.allowance import Allowance
 from lbclient.core.model import LoadReport, TaskState
 from lbclient.core.protocols import Clock
 from lbclient.log import Log
@@ -58,8 +59,7 @@ class Responder(Generic[P]):
         self._secret = secret.encode()
         self._sessions = sessions
         self._recent: OrderedDict[P, _Probed] = OrderedDict()
-        self._tokens = ANSWER_RATE
-        self._filled_at = clock()
+        self._allowance = Allowance(ANSWER_RATE, ANSWER_RATE)
         self.answered = 0
         self.malformed = 0
         self.forged = 0
@@ -76,7 +76,7 @@ class Responder(Generic[P]):
         if secret is None or not datagram.is_sealed(data, secret):
             self.forged += 1
             return None
-        if not self._spend_token():
+        if not self._allowance.take(self._clock()):
             self.limited += 1
             return None
         self.answered += 1
@@ -127,16 +127,6 @@ class Responder(Generic[P]):
         self._recent.move_to_end(peer)
         if len(self._recent) > RECENT_PROBERS:
             self._recent.popitem(last=False)
-
-    def _spend_token(self) -> bool:
-        now = self._clock()
-        earned = (now - self._filled_at) * ANSWER_RATE
-        self._tokens = min(self._tokens + earned, ANSWER_RATE)
-        self._filled_at = now
-        if self._tokens < 1.0:
-            return False
-        self._tokens -= 1.0
-        return True
 
     def __repr__(self) -> str:
         dropped = self.malformed + self.forged + self.limited
