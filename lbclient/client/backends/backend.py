@@ -78,7 +78,6 @@ class Backend:
         # is late is no silence.
         self.attention = Attention(interval / 2, clock())
         self.permit = StreamPermit()
-        self.backoff = HealthBackoff(context.rng)
         self._context = context
         self._observe = observe
         self._is_kept = Flag()  # not draining
@@ -97,13 +96,14 @@ class Backend:
             takes_sessions=not context.has_udp_secret,
             tell_workers=partial(context.hear_workers, address),
         )
+        backoff = HealthBackoff(context.rng)
         self._checks = OrderedChecks(
             driver,
             self.reported,
             clock,
             self._dial_other,
             partial(has_others, self),
-            self.backoff,
+            backoff,
         )
         self._watch = PacedWatch(
             context,
@@ -112,7 +112,7 @@ class Backend:
             self.load,
             self.attention,
             self.permit,
-            self.backoff,
+            backoff,
         )
         self._former = FormerConnections(address, interval, self.load, clock)
 

@@ -12,27 +12,17 @@ from google.protobuf.message import DecodeError
 
 from lbclient import wire
 from lbclient.client.health.health_backoff import HealthBackoff
-from lbclient.client.health.refused_services import NOT_OFFERED_CODES, status_of
+from lbclient.client.health.refused_services import (
+    NOT_OFFERED_CODES,
+    UNANSWERED,
+    status_of,
+)
 from lbclient.core.model import LoadReport, TaskState
 from lbclient.core.text import printable
 from lbclient.log import Log
 from lbclient.v1 import compat_pb2
 
 logger = Log(__name__)
-
-# Statuses that mean "nobody answered yet": the question is asked again.
-PASSING = frozenset(
-    {
-        grpc.StatusCode.OK,
-        grpc.StatusCode.CANCELLED,
-        grpc.StatusCode.UNAVAILABLE,
-        grpc.StatusCode.DEADLINE_EXCEEDED,
-        grpc.StatusCode.RESOURCE_EXHAUSTED,
-    }
-)
-# Of those, the ones that somebody may have said, or nobody; RESOURCE_EXHAUSTED is an
-# answer.
-UNANSWERED = PASSING - {grpc.StatusCode.RESOURCE_EXHAUSTED}
 
 
 class NoState(NamedTuple):
@@ -189,11 +179,9 @@ async def _ask(
         return Reply(message, report)
     except grpc.aio.AioRpcError as error:
         code = error.code()
-        if code is grpc.StatusCode.CANCELLED:
-            backoff.ended_unseen()
+        backoff.ended(code)
         if code in UNANSWERED:
             raise
-        backoff.answered()
         said = printable(error.details() or code.name)
         logger.debug("%s: %s", method, said, reason=said)
         plain = code is grpc.StatusCode.UNIMPLEMENTED

@@ -11,7 +11,10 @@ from contextlib import suppress
 from math import inf
 from random import Random
 
+import grpc
+
 from lbclient.background.flag import Flag
+from lbclient.client.health.refused_services import UNANSWERED
 from lbclient.core.backoff import Backoff, jittered
 
 # Seconds. The first ones are short, as a server that has little room may take the next
@@ -48,9 +51,13 @@ class HealthBackoff:
         if self.unseen:
             self._put_off()
 
-    def ended_unseen(self) -> None:
-        self.unseen += 1
-        self._put_off()
+    def ended(self, code: grpc.StatusCode) -> None:
+        """A request was, by this status and without a message. Some are answers."""
+        if code is grpc.StatusCode.CANCELLED:
+            self.unseen += 1
+            self._put_off()
+        elif code not in UNANSWERED:
+            self.answered()
 
     def answered(self) -> None:
         """The backend has: whoever waits may ask."""

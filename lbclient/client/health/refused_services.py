@@ -19,6 +19,20 @@ NOT_OFFERED_CODES = frozenset(
     {grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.NOT_FOUND}
 )
 
+# Statuses that mean "nobody answered yet": the question is asked again.
+PASSING = frozenset(
+    {
+        grpc.StatusCode.OK,
+        grpc.StatusCode.CANCELLED,
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+    }
+)
+# Of those, the ones that somebody may have said, or nobody; RESOURCE_EXHAUSTED is an
+# answer.
+UNANSWERED = PASSING - {grpc.StatusCode.RESOURCE_EXHAUSTED}
+
 CHECKS = (wire.CHECK_METHOD, wire.SERVING_CHECK_METHOD)
 LOAD = (wire.ORCA_METHOD,)
 

@@ -13,10 +13,10 @@ import grpc
 from lbclient import wire
 from lbclient.background.flag import Flag
 from lbclient.background.tasks import is_cancelled
-from lbclient.client.health.check import PASSING, UNANSWERED
 from lbclient.client.health.health_backoff import HealthBackoff
 from lbclient.client.health.refused_services import (
     NOT_OFFERED_CODES,
+    PASSING,
     Refusals,
     status_of,
 )
@@ -117,10 +117,7 @@ class Streams:
     def _note(self, method: str, error: grpc.aio.AioRpcError) -> None:
         """A stream ended before its first message. One of ours that has no room for it
         tells its state with that."""
-        if error.code() is grpc.StatusCode.CANCELLED:
-            self._backoff.ended_unseen()
-        elif error.code() not in UNANSWERED:
-            self._backoff.answered()
+        self._backoff.ended(error.code())
         has_told = wire.find_report(error.trailing_metadata()) is not None
         if error.code() in NOT_OFFERED_CODES or has_told:
             self._refusals.answered(method)
