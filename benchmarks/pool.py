@@ -1,6 +1,6 @@
 """A server whose handlers wait for a pool, in more demand than the pool can meet.
 
-    python -m benchmarks.pool                  about 4 minutes
+    python -m benchmarks.pool                  about 7 minutes
     python -m benchmarks.pool --quick          about 2
     python -m benchmarks.pool --kind adaptive --json FILE
 

@@ -1,6 +1,6 @@
 """Many clients that send little each, to a fleet that can serve a tenth of it.
 
-    python -m benchmarks.sparse              about 10 minutes
+    python -m benchmarks.sparse              about 9 minutes
     python -m benchmarks.sparse --quick      about 6 minutes: lbclient alone, shorter
     python -m benchmarks.sparse --json FILE
 
