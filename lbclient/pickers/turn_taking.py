@@ -21,11 +21,15 @@ who was alone by then. So turns are made up for at one pick in three, of two bac
 two, while there are others that have no more requests: at more for a larger weight, and
 the slower a backend is, the later. Its weight may be of a load before, while it was
 less used.
+
+An error counts as one request, which is what all turns of 5 s count. So that it keeps a
+lone caller no longer away after a burst, picks of the burst count no longer then, and
+only some missed turns are owed.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import exp
+from math import exp, sqrt
 
 from lbclient.pickers.candidate import Candidate
 from lbclient.pickers.means import Means
@@ -45,6 +49,10 @@ class TurnTakingTuning:
     half_used: float = 0.4  # utilization; half way between the two powers
     steepness: int = 8
     memory: float = 5.0  # seconds; 3 did as well, 1 had a larger spread
+    lately: float = 0.5  # seconds; so soon a burst is seen to have ended
+    # Standard deviations, and picks; fewer than expected by so much are chance.
+    chance: float = 2.0
+    least_chance: float = 2.0
     # Picks, to one that makes up for turns; with more a backend that turned slow gets
     # too few to be ejected soon. Of few backends fewer picks: at so many shares, or at
     # so many times less of them as it is slower than the mean.
@@ -53,6 +61,7 @@ class TurnTakingTuning:
     # Turns behind the mean, from which on that holds: some are missed by chance. With 4
     # an idle backend was picked six times in a row.
     most_owed: float = 2.0
+    most_made_up: float = 20.0  # turns; more that were missed are forgotten
     least_idle: float = 1e-4  # so that turns are not lost while they count for nothing
 
 
@@ -68,7 +77,8 @@ class TurnTaking:
     """
 
     __slots__ = (
-        "_counted", "_recent", "_updated_at", "busy", "cost", "idle", "mean", "owed",
+        "_counted", "_lately", "_recent", "_updated_at", "busy", "cost", "idle", "mean",
+        "owed",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -79,12 +89,12 @@ class TurnTaking:
         self.owed = 0.0
         self._counted = 0  # picks, when last updated
         self._recent = 0.0  # picks, each fading over `memory`
+        self._lately = 0.0  # picks, each fading over `lately`
         self._updated_at = 0.0
 
     def update(self, means: Means, picked: int, count: int, now: float) -> None:
         """Takes what there is to do for `count` backends; `picked` counts all picks."""
-        kept = exp((self._updated_at - now) / TUNING.memory)
-        self._recent = self._recent * kept + self.picks_since(picked)
+        self._recent = self._recent_picks(picked, now)
         self._updated_at, self._counted = now, picked
         full = (means.used / TUNING.half_used) ** TUNING.steepness
         steeper = TUNING.power_in_use - TUNING.power
@@ -94,6 +104,16 @@ class TurnTaking:
         idle = max(TUNING.least_idle, 1.0 - self.busy)
         self.cost = idle / max(1.0, self._recent / count)
 
+    def _recent_picks(self, picked: int, now: float) -> float:
+        """Counts picks of late, those of a burst only until it is seen to have ended:
+        a turn would count next to nothing for long after it."""
+        passed, new = now - self._updated_at, self.picks_since(picked)
+        self._lately = self._lately * exp(-passed / TUNING.lately) + new
+        recent = self._recent * exp(-passed / TUNING.memory) + new
+        chance = TUNING.chance * sqrt(self._lately) + TUNING.least_chance
+        most = (self._lately + chance) * TUNING.memory / TUNING.lately
+        return min(recent, most)
+
     def picks_since(self, picked: int) -> int:
         """How many of all picks came since the last update."""
         return picked - self._counted
@@ -101,6 +121,7 @@ class TurnTaking:
     def scale(self, factor: float) -> None:
         """There are so many times as many backends, for as many picks each."""
         self._recent *= factor
+        self._lately *= factor
 
     def average(self, candidates: list[Candidate]) -> None:
         self.mean = sum([each.turns for each in candidates]) / len(candidates)
@@ -113,7 +134,8 @@ class TurnTaking:
         for candidate in part:
             kept = exp((candidate.looked_at - now) / TUNING.memory)
             kept *= cost / candidate.turn_cost
-            candidate.turns = mean + (candidate.turns - mean) * kept
+            ahead = (candidate.turns - mean) * kept
+            candidate.turns = mean + max(ahead, -TUNING.most_made_up * cost)
             candidate.turn_cost = cost
             candidate.turn = cost / candidate.weight
             candidate.more = (1.0 + cost) / candidate.weight

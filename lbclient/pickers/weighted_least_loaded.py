@@ -205,41 +205,41 @@ class WeightedLeastLoaded:
         return chosen.index
 
     def _spread_turns(self, index: int, now: float) -> int:
-        """Whom to pick instead of one that has missed many turns: the next one, if that
-        has no more requests and turns are made up for too fast."""
+        """Whom to pick instead of one that has missed many turns: the next one that has
+        no more requests or errors, if turns are made up for too fast."""
         candidate, overview = self._candidates[index], self._overview
         if candidate.slot == ABSENT:
             return index
         count, latency = len(self._candidates), overview.means.latency
         if overview.turns.is_early(candidate, latency, self._picked, count):
-            other = self._next_but(index, now)
-            more = self._load_score(other, now) - self._load_score(index, now)
-            if more < AS_MANY:
+            other = self._next_with_no_more(index, now)
+            if other is not None:
                 return other
         candidate.made_up_at = self._picked
         return index
 
-    def _load_score(self, index: int, now: float) -> float:
-        """Its score without turns."""
+    def _next_with_no_more(self, index: int, now: float) -> int | None:
+        """The index of the lowest score of others that, but for turns, is no higher. Of
+        many backends only the next one is looked at."""
         candidate = self._candidates[index]
         if self._rounds is None:
-            return self._scores[index] - candidate.turns
-        return self._rounds.ranking.score(candidate, now) - candidate.turns
-
-    def _next_but(self, index: int, now: float) -> int:
-        """The index of the lowest score of the others."""
-        if self._rounds is None:
-            scores = self._scores
-            score, scores[index] = scores[index], inf
-            other = self._least(now)
-            scores[index] = score
-            return other
-        candidate, ranking = self._candidates[index], self._rounds.ranking
+            most = self._scores[index] - candidate.turns + AS_MANY
+            scores = [
+                score if score - other.turns < most else inf
+                for score, other in zip(self._scores, self._candidates, strict=True)
+            ]
+            scores[index] = inf
+            least = min(scores)
+            return scores.index(least) if least < inf else None
+        ranking = self._rounds.ranking
+        most = ranking.score(candidate, now) - candidate.turns + AS_MANY
         base, candidate.base = candidate.base, candidate.base + FAR_BEHIND
         other = ranking.least(now)
         candidate.base = base
         ranking.put(candidate, now)
-        return other
+        following = self._candidates[other]
+        less_turns = ranking.score(following, now) - following.turns
+        return other if less_turns < most else None
 
     def _least(self, now: float) -> int:
         """The index of the lowest score."""

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterator
 from heapq import heappop, heappush
 from itertools import groupby
+from math import inf
 from random import Random
 
 import pytest
@@ -207,6 +208,52 @@ class Telling:
         return monitor.report()
 
 
+def slow_calls(
+    told: str, users: int, count: int, *, error_after: float = inf
+) -> tuple[list[bool], list[bool]]:
+    """Which calls went to the slow one of idle backends: of users who send one after
+    the other for 5 s, then of one who is alone. An error of a fast one may follow after
+    so many seconds; then calls before it are not told."""
+    nodes = fake_nodes(count)
+    slow = nodes[-1]
+    for node in nodes:
+        node.load.enter_ready(0.0)
+    telling = {node.endpoint.address: Telling() for node in nodes}
+    picker = WeightedLeastLoaded(Random(1))
+    rng = Random(users)
+    events: list[tuple[float, int, float, FakeNode | None]]
+    events = [(100.0, user, 0.0, None) for user in range(users)]
+    busy: list[bool] = []
+    alone: list[bool] = []
+    said = LoadReport(0.02, 10.0, 0.0, 0) if told == "next to nothing" else None
+    erred_at = 105.0 + error_after
+    while len(alone) < 100:
+        now, user, took, ended = heappop(events)
+        if ended is not None:
+            if told == "what is used":
+                said = telling[ended.endpoint.address].report(now)
+            verdict = Verdict.SERVED
+            if now > erred_at and ended is not slow:
+                verdict, erred_at = Verdict.FAILED, inf
+                alone.clear()
+            ended.load.finish(Outcome(verdict, took, said), now)
+        if user and now > 105.0:
+            continue
+        node = picker.pick(nodes, now)
+        answer_probes(picker, now, said)
+        node.load.begin()
+        (busy if events else alone).append(node is slow)
+        takes = (0.3 if node is slow else 0.005) * rng.uniform(0.9, 1.1)
+        heappush(events, (now + takes, user, takes, node))
+    return busy, alone
+
+
+def longest_run(calls: list[bool]) -> int:
+    return max(
+        (len(list(run)) for is_slow, run in groupby(calls) if is_slow), default=0
+    )
+
+
 @pytest.mark.parametrize(
     ("told", "users", "count"),
     [
@@ -229,36 +276,26 @@ def test_turns_missed_while_there_was_more_to_do_are_made_up_for_by_and_by(
     for 5 s, then one is alone, who got 31 to 68 slow calls of three in a row, and ten
     of them where the slow one had more weight, as the less used one.
     """
-    nodes = fake_nodes(count)
-    slow = nodes[-1]
-    for node in nodes:
-        node.load.enter_ready(0.0)
-    telling = {node.endpoint.address: Telling() for node in nodes}
-    picker = WeightedLeastLoaded(Random(1))
-    rng = Random(users)
-    events: list[tuple[float, int, float, FakeNode | None]]
-    events = [(100.0, user, 0.0, None) for user in range(users)]
-    busy: list[bool] = []
-    alone: list[bool] = []
-    said = LoadReport(0.02, 10.0, 0.0, 0) if told == "next to nothing" else None
-    while len(alone) < 100:
-        now, user, took, ended = heappop(events)
-        if ended is not None:
-            if told == "what is used":
-                said = telling[ended.endpoint.address].report(now)
-            ended.load.finish(Outcome(Verdict.SERVED, took, said), now)
-        if user and now > 105.0:
-            continue
-        node = picker.pick(nodes, now)
-        answer_probes(picker, now, said)
-        node.load.begin()
-        (busy if events else alone).append(node is slow)
-        takes = (0.3 if node is slow else 0.005) * rng.uniform(0.9, 1.1)
-        heappush(events, (now + takes, user, takes, node))
-    in_a_row = [len(list(run)) for is_slow, run in groupby(alone) if is_slow]
-    assert max(in_a_row, default=0) <= 5
+    busy, alone = slow_calls(told, users, count)
+    assert longest_run(alone) <= 5
     assert sum(alone) <= 100 / min(count, 3) + 5
     assert sum(busy) <= (0.05 if count > 2 else 0.15) * len(busy)
+
+
+@pytest.mark.parametrize("told", ["what is used", "next to nothing", "nothing"])
+@pytest.mark.parametrize("users", [10, 20, 40])
+def test_an_error_weighs_little_more_after_a_burst_than_in_a_calm(
+    told: str, users: int
+) -> None:
+    """It counts as one request. Turns of before, made up for at once, and turns that
+    still counted next to nothing had it keep a lone caller with the slow one of two
+    for 57 to 100 calls."""
+    calm, alone = (
+        longest_run(slow_calls(told, each, 2, error_after=3.0)[1])
+        for each in (1, users)
+    )
+    assert alone <= 2 * calm + 20
+    assert longest_run(slow_calls(told, users, 3, error_after=3.0)[1]) <= 5
 
 
 @weighted_picker
