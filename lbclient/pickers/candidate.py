@@ -28,6 +28,7 @@ class Candidate:
         "made_up_at",
         "more",
         "others",
+        "paid",
         "report_gaps",
         "reported_at",
         "share",
@@ -50,6 +51,7 @@ class Candidate:
         self.turn_cost = self.turn = 1.0
         self.more = 2.0
         self.looked_at = -inf
+        self.paid = 0.0  # for its errors, in turns that another one had
         self.made_up_at = -inf  # of all picks, its last one that made up for a turn
         self.index = ABSENT
         self.slot = ABSENT  # of its score: none also while it has a part of its share

@@ -22,14 +22,15 @@ two, while there are others that have no more requests: at more for a larger wei
 the slower a backend is, the later. Its weight may be of a load before, while it was
 less used.
 
-An error counts as one request, which is what all turns of 5 s count. So that it keeps a
-lone caller no longer away after a burst, picks of the burst count no longer then, and
-only some missed turns are owed.
+An error counts as one request, which at a steady rate is what a backend's turns of 5 s
+count. After a burst turns count next to nothing until these have faded, and one error
+kept a lone caller away for thousands of them, 20 s. So where picks come more seldom
+than before, what an error counts is less too, as far as turns decide.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import exp, sqrt
+from math import exp
 
 from lbclient.pickers.candidate import Candidate
 from lbclient.pickers.means import Means
@@ -49,10 +50,6 @@ class TurnTakingTuning:
     half_used: float = 0.4  # utilization; half way between the two powers
     steepness: int = 8
     memory: float = 5.0  # seconds; 3 did as well, 1 had a larger spread
-    lately: float = 0.5  # seconds; so soon a burst is seen to have ended
-    # Standard deviations, and picks; fewer than expected by so much are chance.
-    chance: float = 2.0
-    least_chance: float = 2.0
     # Picks, to one that makes up for turns; with more a backend that turned slow gets
     # too few to be ejected soon. Of few backends fewer picks: at so many shares, or at
     # so many times less of them as it is slower than the mean.
@@ -61,8 +58,11 @@ class TurnTakingTuning:
     # Turns behind the mean, from which on that holds: some are missed by chance. With 4
     # an idle backend was picked six times in a row.
     most_owed: float = 2.0
-    most_made_up: float = 20.0  # turns; more that were missed are forgotten
     least_idle: float = 1e-4  # so that turns are not lost while they count for nothing
+    # Picks come more seldom if those of so many seconds do by this factor; less is
+    # chance. An error costs a lone caller of two about as much after a burst as before.
+    lately: float = 1.0
+    fallen: float = 2.0
 
 
 TUNING = TurnTakingTuning()
@@ -72,29 +72,33 @@ class TurnTaking:
     """What a turn costs. Owned by a picker, which alone calls the methods.
 
     `cost` is what each pick adds to a score, times weight. `busy` is what replaces it,
-    and `idle` what a turn is worth to newcomers, who have had none. `mean` is that of
-    the candidates' turns; who has less than `owed` missed many.
+    and `idle` what a turn is worth to newcomers, who have had none. `error` is what an
+    error counts, in requests. `mean` is that of the candidates' turns; who has less
+    than `owed` missed many.
     """
 
     __slots__ = (
-        "_counted", "_lately", "_recent", "_updated_at", "busy", "cost", "idle", "mean",
-        "owed",
+        "_counted", "_lately", "_recent", "_updated_at", "busy", "cost", "error",
+        "idle", "mean", "owed",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.busy = 0.0
         self.idle = 1.0
         self.cost = 1.0
+        self.error = 1.0
         self.mean = 0.0
         self.owed = 0.0
         self._counted = 0  # picks, when last updated
         self._recent = 0.0  # picks, each fading over `memory`
-        self._lately = 0.0  # picks, each fading over `lately`
+        self._lately = 0.0  # over `lately`
         self._updated_at = 0.0
 
     def update(self, means: Means, picked: int, count: int, now: float) -> None:
         """Takes what there is to do for `count` backends; `picked` counts all picks."""
-        self._recent = self._recent_picks(picked, now)
+        passed, picks = now - self._updated_at, self.picks_since(picked)
+        self._recent = self._recent * exp(-passed / TUNING.memory) + picks
+        self._lately = self._lately * exp(-passed / TUNING.lately) + picks
         self._updated_at, self._counted = now, picked
         full = (means.used / TUNING.half_used) ** TUNING.steepness
         steeper = TUNING.power_in_use - TUNING.power
@@ -103,16 +107,10 @@ class TurnTaking:
         self.idle = 1.0 / (1.0 + means.requests) ** TUNING.power
         idle = max(TUNING.least_idle, 1.0 - self.busy)
         self.cost = idle / max(1.0, self._recent / count)
-
-    def _recent_picks(self, picked: int, now: float) -> float:
-        """Counts picks of late, those of a burst only until it is seen to have ended:
-        a turn would count next to nothing for long after it."""
-        passed, new = now - self._updated_at, self.picks_since(picked)
-        self._lately = self._lately * exp(-passed / TUNING.lately) + new
-        recent = self._recent * exp(-passed / TUNING.memory) + new
-        chance = TUNING.chance * sqrt(self._lately) + TUNING.least_chance
-        most = (self._lately + chance) * TUNING.memory / TUNING.lately
-        return min(recent, most)
+        often = TUNING.fallen * self._lately / TUNING.lately
+        before = self._recent / TUNING.memory
+        rest = often / before if often < before else 1.0
+        self.error = self.busy + (1.0 - self.busy) * rest
 
     def picks_since(self, picked: int) -> int:
         """How many of all picks came since the last update."""
@@ -134,8 +132,8 @@ class TurnTaking:
         for candidate in part:
             kept = exp((candidate.looked_at - now) / TUNING.memory)
             kept *= cost / candidate.turn_cost
-            ahead = (candidate.turns - mean) * kept
-            candidate.turns = mean + max(ahead, -TUNING.most_made_up * cost)
+            candidate.turns = mean + (candidate.turns - mean) * kept
+            candidate.paid *= kept
             candidate.turn_cost = cost
             candidate.turn = cost / candidate.weight
             candidate.more = (1.0 + cost) / candidate.weight

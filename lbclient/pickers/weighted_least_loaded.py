@@ -205,8 +205,8 @@ class WeightedLeastLoaded:
         return chosen.index
 
     def _spread_turns(self, index: int, now: float) -> int:
-        """Whom to pick instead of one that has missed many turns: the next one that has
-        no more requests or errors, if turns are made up for too fast."""
+        """Whom to pick instead of one that has missed many turns, if these are made up
+        for too fast: the next one that has no more requests."""
         candidate, overview = self._candidates[index], self._overview
         if candidate.slot == ABSENT:
             return index
@@ -219,27 +219,52 @@ class WeightedLeastLoaded:
         return index
 
     def _next_with_no_more(self, index: int, now: float) -> int | None:
-        """The index of the lowest score of others that, but for turns, is no higher. Of
-        many backends only the next one is looked at."""
+        """Who is next after one, if that has no more requests but for turns.
+
+        If it has more for its errors alone, it is next when it has missed as many turns
+        as they count; until then one without errors is, if there is one.
+        """
+        candidates, most = self._candidates, self._load_score(index, now) + AS_MANY
+        other = self._next_but(index, now)
+        following = candidates[other]
+        more = self._load_score(other, now) - most
+        errors = self._errors(following.load, now)
+        if more < min(errors, following.paid):
+            return other
+        if more >= errors:
+            return None
+        following.paid += self._overview.turns.cost
+        if self._rounds is not None:
+            return None
+        scores = [
+            score if score - each.turns < most else inf
+            for score, each in zip(self._scores, candidates, strict=True)
+        ]
+        scores[index] = inf
+        least = min(scores)
+        return scores.index(least) if least < inf else None
+
+    def _load_score(self, index: int, now: float) -> float:
+        """Its score without turns."""
         candidate = self._candidates[index]
         if self._rounds is None:
-            most = self._scores[index] - candidate.turns + AS_MANY
-            scores = [
-                score if score - other.turns < most else inf
-                for score, other in zip(self._scores, self._candidates, strict=True)
-            ]
-            scores[index] = inf
-            least = min(scores)
-            return scores.index(least) if least < inf else None
-        ranking = self._rounds.ranking
-        most = ranking.score(candidate, now) - candidate.turns + AS_MANY
+            return self._scores[index] - candidate.turns
+        return self._rounds.ranking.score(candidate, now) - candidate.turns
+
+    def _next_but(self, index: int, now: float) -> int:
+        """The index of the lowest score of the others."""
+        if self._rounds is None:
+            scores = self._scores
+            score, scores[index] = scores[index], inf
+            other = self._least(now)
+            scores[index] = score
+            return other
+        candidate, ranking = self._candidates[index], self._rounds.ranking
         base, candidate.base = candidate.base, candidate.base + FAR_BEHIND
         other = ranking.least(now)
         candidate.base = base
         ranking.put(candidate, now)
-        following = self._candidates[other]
-        less_turns = ranking.score(following, now) - following.turns
-        return other if less_turns < most else None
+        return other
 
     def _least(self, now: float) -> int:
         """The index of the lowest score."""
@@ -330,8 +355,7 @@ class WeightedLeastLoaded:
         busy = overview.turns.busy
         candidate.base = (load.in_flight + busy) / weight + candidate.turns
         if load.erred_at > now - FORGOTTEN_AFTER:
-            most = TUNING.most_errors * (1.0 + means.requests)
-            candidate.base += min(most, load.recent_errors(now))
+            candidate.base += self._errors(load, now)
         others = candidate.others
         if others is None:
             return
@@ -342,6 +366,12 @@ class WeightedLeastLoaded:
             return
         age = ((told_at if told_at < now else now) - means.epoch) / means.horizon
         candidate.extra = extra * exp(age)
+
+    def _errors(self, load: Load, now: float) -> float:
+        """What its errors count, in requests."""
+        overview = self._overview
+        most = TUNING.most_errors * (1.0 + overview.means.requests)
+        return min(most, load.recent_errors(now) * overview.turns.error)
 
     # --- what changes slowly ----------------------------------------------------------
 
