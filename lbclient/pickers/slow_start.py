@@ -143,6 +143,10 @@ class SlowStart:
             for node, share in zip(ready, ramps, strict=True)
         ]
 
+    def has_ramps(self, ready: Sequence[Node], now: float) -> bool:
+        """Whether any is in a ramp, even one that yields: it may soon have too much."""
+        return min(self._ramps(ready, now)) < 1.0
+
     def _ramps(self, ready: Sequence[Node], now: float) -> list[float]:
         """The shares if none yields."""
         if self._are_grown(ready):

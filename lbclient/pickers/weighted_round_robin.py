@@ -64,8 +64,9 @@ class WeightedRoundRobin:
             self._strides = strides(self._capacities(known, ready, now))
             self._built_for = ready
             period = self._update_period
-            is_ramping = min(self._slow_start.shares(ready, now)) < 1.0
-            self._update_at = now + (min(STEP, period) if is_ramping else period)
+            if self._slow_start.has_ramps(ready, now):
+                period = min(STEP, period)
+            self._update_at = now + period
         weights = self._strides
         count = len(weights)
         sequence = self._sequence

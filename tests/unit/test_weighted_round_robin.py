@@ -144,6 +144,20 @@ def test_the_blackout_starts_again_when_a_backend_does() -> None:
     assert rounded(picker.weights(nodes, READY + 10)) == [0.5, 1.0, 1.5]
 
 
+def test_a_cold_newcomer_whose_ramp_yields_is_given_less_soon() -> None:
+    """Once a second was too seldom: it was full by then, and refused."""
+    nodes = nodes_weighing(1, 1, 1)
+    nodes[2].load.enter_ready(READY)
+    for node in nodes:
+        node.load.observe(LoadReport(utilization=1.0, qps=1.0, active=9), READY)
+    picker = WeightedRoundRobin(Start(0))
+    at_first = [picker.pick(nodes, READY) for _ in range(30)]
+    assert at_first.count(nodes[2]) == 10
+    nodes[2].load.observe(LoadReport(utilization=0.3, qps=1.0, active=10), READY)
+    later = [picker.pick(nodes, READY + 0.3) for _ in range(30)]
+    assert later.count(nodes[2]) <= 3
+
+
 def test_a_report_expires_at_180_seconds() -> None:
     nodes = nodes_weighing(1, 3)
     picker = WeightedRoundRobin(Start(0))
