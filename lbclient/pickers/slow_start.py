@@ -11,9 +11,8 @@ started only the task knows.
 
 A ramp must not keep from an overloaded fleet what it needs most. It yields where half
 of the others are full, by what they report or by the calls that they failed: from then
-on a newcomer has its full share as long as it has no more than twice as many requests
-as is usual among the others; chance alone gives half of them more than usual. One that
-is cold and falls behind has what the ramp leaves it.
+on a newcomer has its full share as long as it has no more requests than is usual among
+the others. One that is cold and falls behind has what the ramp leaves it.
 """
 
 from collections.abc import Sequence
@@ -30,7 +29,6 @@ MOMENT = 1.0  # seconds; who is back so soon did not restart, who comes so soon 
 # A backend is full above this utilization, or this share of failed calls. Smoothed
 # reports of a full one are a little below 1; one at 0.9 still has room.
 FULL, FAILING = 0.95, 0.05
-BEHIND = 2.0  # times the usual requests; who has more has fallen behind
 LOOKS_BACK = 10.0  # seconds; pickers ask for shares as of a time this long ago at most
 STEP = 0.25  # seconds between two looks; a ramp of 10 s rises by 2 % of a share in it
 
@@ -128,7 +126,7 @@ class SlowStart:
         for node in new:
             presence = self._present[node.endpoint.address]
             presence.yields = presence.yields or are_full
-            if presence.yields and count(node.load) <= BEHIND * usual:
+            if presence.yields and count(node.load) <= usual:
                 presence.full_at = min(presence.full_at, now)
             else:
                 presence.full_at = inf

@@ -151,7 +151,7 @@ def test_a_newcomer_that_falls_behind_has_what_the_ramp_leaves_it() -> None:
     nodes = began(0.0, 0.0, NOW)
     tell(FULL, 9, *nodes[:2])
     slow_start = after_a_look(nodes)
-    for active, share in ((19, FLOOR), (18, 1.0), (19, FLOOR)):
+    for active, share in ((10, FLOOR), (9, 1.0), (10, FLOOR)):
         tell(0.3, active, nodes[2])
         slow_start.look(nodes, NOW)
         assert slow_start.shares(nodes, NOW)[2] == pytest.approx(share)
