@@ -166,7 +166,7 @@ def test_the_pool_is_full_and_what_is_let_in_hardly_waits(
     service: Service, load: float
 ) -> None:
     pool = Pool(times(load), service).run(80.0)
-    least = 0.92 if service is exponential else 0.95
+    least = 0.93 if service is exponential else 0.97
     assert pool.goodput(20.0, 80.0) >= least
     assert pool.p99(20.0, 80.0) <= 2.0 * ALONE[service]
 
@@ -253,12 +253,16 @@ def test_nothing_drifts_in_half_an_hour(service: Service) -> None:
 @pytest.mark.parametrize("load", [4.0, 10.0])
 @pytest.mark.parametrize("service", [even, exponential])
 def test_the_limit_follows_within_ten_seconds(service: Service, load: float) -> None:
-    """From 10 to 15 s after the pool has grown, shrunk and grown again."""
+    """From 10 to 15 s after the pool has grown, shrunk and grown again.
+
+    The limit of 8 places is 7 now and then where latencies are exponential: estimates
+    by 64 of them err by an eighth.
+    """
     sizes = (8, 16, 4, 8)
     pool = Pool(times(load), service, steps(*sizes)).run(30.0 * len(sizes))
     for number, places in enumerate(sizes):
         begin = 30.0 * number + 10.0
-        assert 0.9 <= pool.limit_from(begin, begin + 5.0) / places <= 2.3
+        assert 0.85 <= pool.limit_from(begin, begin + 5.0) / places <= 2.3
         assert pool.goodput(begin, begin + 20.0) >= 0.88 * places / 8
         assert pool.p99(begin, begin + 20.0) <= 2.2 * ALONE[service]
 

@@ -8,8 +8,8 @@ BBR and Envoy's adaptive_concurrency filter do the same, for the same reason.
 
 REQUESTS = 16  # measured in a probe; 16 exponential latencies have a mean within 1/4
 
-# Time between two probes: seconds, or baselines if that is longer. 16 requests on three
-# quarters of the places every 40 baselines take 1 to 2 % of the throughput of 8 places.
+# Time between two probes: seconds, or baselines if that is longer. 16 requests on seven
+# of 8 places every 40 baselines take about 1 % of the throughput.
 PERIOD, PERIOD_BASELINES = 2.0, 40.0
 
 # A probe that lasts longer is given up: the queue does not drain, or nobody comes.
