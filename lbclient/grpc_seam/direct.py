@@ -64,7 +64,7 @@ _OF_ALL_CALLS = ("_cython_call", "_metadata", "_loop")
 # And of the one in Cython. `status` asks the call itself where it has no such name, and
 # a direct call, which looks for its error, would ask `status`.
 _OF_INNER = ("_status", "_initial_metadata")
-_OF_INNER_STREAMS = ("_handle_status_once_received",)
+_OF_INNER_STREAMS = "_handle_status_once_received", "done"
 _CALL_PARAMETERS = [
     *("deadline", "metadata", "credentials", "wait_for_ready"),
     *("channel", "method", "request_serializer", "response_deserializer", "loop"),

@@ -126,21 +126,20 @@ class _Writing(_Own):
     """Writes requests."""
 
     _done_writing_flag: bool
-    _done_writing: Any
     _metadata_sent: Any
     _request_serializer: Any
-    done: Any
 
     async def _consume_request_iterator(self, iterator: Any) -> None:
-        take = getattr(iterator, "take", None)  # of `calls.request_stream`
-        if take is None:
+        # `calls.request_stream` has it.
+        if getattr(iterator, "following", None) is None:
             await super()._consume_request_iterator(iterator)  # type: ignore[misc]
             return
         write = self._write_first
         try:
             while True:
                 try:
-                    request = await take()
+                    iterator.is_taken = True
+                    request = await iterator.following()
                 except BaseException as error:
                     iterator.left()
                     if isinstance(error, StopAsyncIteration):
@@ -159,12 +158,13 @@ class _Writing(_Own):
 
     async def _write(self, request: Any, message: Any = None) -> None:
         """Writes a request, which is `message` if it is serialized already."""
-        if self._done_writing_flag or self.done():
+        call = self._cython_call
+        if self._done_writing_flag or call.done():
             await super()._write(request)  # type: ignore[misc]  # which says why not
             return
         if not self._metadata_sent.is_set():
             await self._metadata_sent.wait()
-            if self.done():
+            if call.done():
                 await self._raise_for_status()
         if message is None:
             encode = self._request_serializer
@@ -175,15 +175,27 @@ class _Writing(_Own):
                 return
         sent = SendMessageOperation(message, NO_FLAGS)
         try:
-            await execute_batch(self._cython_call, (sent,), self._loop)
+            await execute_batch(call, (sent,), self._loop)
         except ExecuteBatchError as error:
-            self._cython_call.set_internal_error(str(error))
+            call.set_internal_error(str(error))
             await self._raise_for_status()
         except CancelledError:
             self._give_up()
             raise
 
     _write_first = _write  # for most there is nothing special about it
+
+    async def _done_writing(self) -> None:
+        call = self._cython_call
+        if self._done_writing_flag or call.done():
+            return
+        self._done_writing_flag = True
+        try:
+            end = SendCloseFromClientOperation(NO_FLAGS)
+            await execute_batch(call, (end,), self._loop)
+        except CancelledError:
+            self._give_up()
+            raise
 
 
 class OwnUnaryStreamCall(_Reading, UnaryStreamCall):  # type: ignore[type-arg]

@@ -22,7 +22,13 @@ KEPT = 16  # requests, for each may be as large as a message can be
 class Requests:
     """Keeps the first requests of a streaming call, so that a second attempt can send
     them again. Owned by the call, used on its loop. Attempts may overlap; one takes at
-    a time."""
+    a time.
+
+    A call of our own kind takes the requests of a first attempt without a generator:
+    it sets `is_taken` and awaits `following()`; then it calls `took` or `left`.
+    """
+
+    following: Callable[[], Awaitable[Any]] | None = None
 
     def __init__(self, source: AsyncIterable[Any] | Iterable[Any]) -> None:
         self._source = source
@@ -30,7 +36,7 @@ class Requests:
         self._iterator: Any = None
         self._attempts = 0
         self._kept: list[Any] = []
-        self._is_taken = False  # somebody is taking the next one
+        self.is_taken = False  # somebody is taking the next one
         self._free: asyncio.Event | None = None  # made by the first who waits for that
         self.are_repeatable = True
 
@@ -52,6 +58,7 @@ class Requests:
         if isinstance(self._source, AsyncIterable):
             self._iterator = self._iterator or aiter(self._source)
             if self._attempts == 1:
+                self.following = self._iterator.__anext__
                 return self
             return self.in_turn(self._attempts)
         if isinstance(self._source, Iterable):
@@ -64,30 +71,28 @@ class Requests:
         self.are_repeatable = False
         self._source = ()
         self._iterator = iter(())
+        self.following = None
         self._kept.clear()
 
     # --- what is taken --------------------------------------------------------------
 
     def __aiter__(self) -> AsyncIterator[Any]:
-        """The first attempt's, where grpc.aio iterates. A call of our own kind calls
-        `take` instead, which spares a generator."""
+        """The first attempt's, where grpc.aio iterates."""
         return self.in_turn(1)
 
-    def take(self) -> Awaitable[Any]:
-        """The caller's next request, for a first attempt: `took` or `left` follows."""
-        self._is_taken = True
-        following: Awaitable[Any] = self._iterator.__anext__()
-        return following
-
     def took(self, request: Any) -> None:
-        if self.are_repeatable:
-            self._keep(request, 1)
-        self._is_taken = False
+        if self.are_repeatable:  # `_keep`, written out: this is the hot path
+            if self._attempts > 1 or len(self._kept) < KEPT:
+                self._kept.append(request)
+            else:
+                self.are_repeatable = False
+                self._kept.clear()
+        self.is_taken = False
         if self._free is not None:
             self.left()
 
     def left(self) -> None:
-        self._is_taken = False
+        self.is_taken = False
         if self._free is not None:
             self._free.set()
             self._free = None
@@ -116,12 +121,12 @@ class Requests:
         while True:
             if given < len(kept):
                 request = kept[given]
-            elif self._is_taken:  # by an attempt that is over: it keeps it
+            elif self.is_taken:  # by an attempt that is over: it keeps it
                 self._free = self._free or asyncio.Event()
                 await self._free.wait()
                 continue
             else:
-                self._is_taken = True
+                self.is_taken = True
                 try:
                     request = await self._iterator.__anext__()
                     self._keep(request, attempt)

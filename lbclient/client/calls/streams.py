@@ -174,9 +174,7 @@ class StreamUnaryCall(
 
     def _finder(self) -> Callable[[], Call | None]:
         # Weakly as long as it is written to: else it would keep itself.
-        return (
-            weakref.ref(self) if self.attempts.requests is None else super()._finder()
-        )
+        return weakref.ref(self) if self.attempts.requests is None else self._itself
 
     async def done_writing(self) -> None:
         await super().done_writing()

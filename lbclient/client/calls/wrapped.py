@@ -117,23 +117,31 @@ class Call:
 
     def _find_backend(self, now: float) -> None:
         self._waits_since = now
-        if self._is_late(now):
+        if self._deadline is not None and now >= self._deadline:
             self._expire()
             return
-        self._take(self.attempts.pick(now, self.attempts.tried), now)
+        attempts = self.attempts
+        if attempts.tried:
+            backend = attempts.pick(now, attempts.tried)
+        else:  # as that does for a first attempt
+            backend = self._balancer.pick(now, self.counts, attempts.hints)
+        if backend is None:
+            self._wait(now)
+        else:
+            self.start(backend, now)
 
     def _go_on(self, then: Next) -> None:
         if then.delay:
             self._find_backend_in(then.delay)
         else:
             self._waits_since = then.at
-            self._take(then.backend, then.at)
+            if then.backend is None:
+                self._wait(then.at)
+            else:
+                self.start(then.backend, then.at)
 
-    def _take(self, backend: Backend | None, now: float) -> None:
-        """Starts on the backend that was picked; waits if there is none."""
-        if backend is not None:
-            self.start(backend, now)
-            return
+    def _wait(self, now: float) -> None:
+        """Waits for a backend: there is none."""
         balancer = self._balancer
         self._decided = self._decided or asyncio.Event()
         balancer.pending.join(self)
@@ -144,7 +152,7 @@ class Call:
 
     def start(self, backend: Backend, now: float) -> None:
         """The call has its backend: from here on it is grpc.aio's."""
-        if self._is_late(now):
+        if self._deadline is not None and now >= self._deadline:
             self._expire()
             return
         left = None if self._deadline is None else self._deadline - now
@@ -222,9 +230,6 @@ class Call:
         was_sent, observed = bool(attempts.tried), attempts.observed
         self._balancer.call_ends.refuse(error, self.counts, was_sent, observed)
         self._end(error)
-
-    def _is_late(self, now: float) -> bool:
-        return self._deadline is not None and now >= self._deadline
 
     def _expire(self) -> None:
         self._decided = self._decided or asyncio.Event()
