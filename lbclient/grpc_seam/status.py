@@ -20,7 +20,7 @@ def final_status(call: Any) -> tuple[int, Trailers]:
     The public way costs 4 us more a call, in objects that nobody wants; it serves
     call objects that are not grpc.aio's own (instrumentation wraps them).
     """
-    if cause_of(call):
+    if getattr(call, "_lbclient_cause", ""):  # `cause_of`, on the hot path
         return UNAVAILABLE, ()
     try:
         code: int = call._cython_call._status.code()

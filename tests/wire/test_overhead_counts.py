@@ -5,6 +5,7 @@ Times are `benchmarks.overhead`'s business.
 
 import asyncio
 import sys
+from collections.abc import AsyncIterator
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -106,6 +107,26 @@ async def test_a_call_runs_few_functions_however_many_backends_there_are(
         calls = await functions_called(stub.Search, query)
         await channel.close()
         assert calls <= 40
+
+
+async def test_a_call_that_streams_requests_runs_few_functions(
+    start: Any, search: Any, eventually: Any
+) -> None:
+    """Of a call with three requests; it was 80."""
+    clock, query = Clock(), search.Query(text="x")
+    channel, stub = await ready_stub(start, search, eventually, 2, clock)
+    clock.still = clock()
+
+    async def index(request: Any, timeout: float) -> None:
+        async def three() -> AsyncIterator[Any]:
+            for _ in range(3):
+                yield request
+
+        await stub.Index(three(), timeout=timeout)
+
+    calls = await functions_called(index, query)
+    await channel.close()
+    assert calls <= 71
 
 
 @pytest.mark.parametrize(
