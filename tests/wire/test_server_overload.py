@@ -577,6 +577,47 @@ async def test_who_waits_for_a_thread_within_its_time_is_not_refused(
     assert not any(sum(by.values()) for by in server.statistics().refused.values())
 
 
+async def test_a_more_critical_request_takes_the_place_of_one_that_waits_for_a_thread(
+    host: Host, eventually: Any
+) -> None:
+    busy, going = [0.0], threading.Event()
+
+    def wait() -> str:
+        going.wait(20)
+        return "done"
+
+    with ThreadPoolExecutor(1) as pool:
+        server, _, channel = await host(
+            handler_of("unary_unary", "sync", wait),
+            config=ServerConfig(signals={"test": lambda: busy[0]}),
+            migration_thread_pool=pool,
+        )
+
+        async def waiting(criticality: str, requests: int) -> Any:
+            metadata = ((wire.CRITICALITY_KEY, criticality),)
+            call = asyncio.ensure_future(ask(channel, "unary_unary", metadata=metadata))
+            await eventually(lambda: server.statistics().active == requests)
+            return call
+
+        calls = [await waiting("SHEDDABLE", number) for number in (1, 2, 3)]
+        busy[0] = 1.05
+        await eventually(lambda: server.statistics().admitted["SHEDDABLE"] < 1.0)
+        # It comes and the first one that waits loses its place: as many as before.
+        calls.append(await waiting("CRITICAL_PLUS", 3))
+        await eventually(
+            lambda: server.statistics().refused["overloaded"]["SHEDDABLE"] == 1
+        )
+        going.set()
+        codes = [await call.code() for _, call in await asyncio.gather(*calls)]
+        assert codes == [
+            StatusCode.OK,
+            StatusCode.UNAVAILABLE,
+            StatusCode.OK,
+            StatusCode.OK,
+        ]
+        assert server.statistics().active == 0
+
+
 async def test_criticality_that_is_not_understood_is_counted(host: Host) -> None:
     server, _, channel = await host(handler_of("unary_unary", "async", current))
     metadata = ((wire.CRITICALITY_KEY, "urgent!"), (wire.ATTEMPT_KEY, "-1"))

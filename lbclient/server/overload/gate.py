@@ -257,9 +257,30 @@ class Gate:
         """
         known = current()
         criticality = DEFAULT if known is None else known
+        answer, reason = self._giving_way(criticality)
+        self.count(reason, criticality)
+        return answer
+
+    def _giving_way(self, criticality: Criticality) -> tuple[RefusalStatus, str]:
         refusal = self.pressure.give_way(criticality, self._clock())
-        self.count(refusal.value, criticality)
-        return RefusalStatus(StatusCode.UNAVAILABLE, PASSED, self._told(refusal))
+        told = self._told(refusal)
+        return RefusalStatus(StatusCode.UNAVAILABLE, PASSED, told), refusal.value
+
+    def make_way(self) -> None:
+        """Refuses one that waits for a thread, if it is less critical than a request
+        that will, and the task is overloaded.
+
+        To be called in the task of that request, before it waits.
+        """
+        if not (self.threads.waiting and self._passes()):
+            return
+        known = current()
+        first, lower = self.threads.first_below(DEFAULT if known is None else known)
+        if first is None or lower is None:
+            return
+        answer, reason = self._giving_way(lower)
+        if first.lose_place(answer):
+            self.count(reason, lower)
 
     # Requests
 

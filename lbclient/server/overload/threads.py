@@ -14,7 +14,9 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
 from pathlib import Path
+from typing import Any
 
+from lbclient.core.criticality import DEFAULT, Criticality
 from lbclient.core.overload.admission import LOAD
 from lbclient.core.overload.deadlines import Deadlines
 from lbclient.log import Log
@@ -71,7 +73,9 @@ class Threads:
     ) -> None:
         self._read = read
         self._cpus = cpus
-        self.waiting: dict[object, float] = {}  # since when; threads may share it
+        self.waiting: dict[Any, float] = {}  # since when; threads may share it
+        # The same ones, by criticality, the first one first.
+        self._lines: list[dict[Any, None]] = [{} for _ in Criticality]
         self.running: set[object] = set()  # threads share it, too
         self._pool = pool
         self._wait = 0.0
@@ -83,13 +87,35 @@ class Threads:
         self._times: dict[str, int] = {}
         self._read_at: float | None = None
 
-    def queue(self, request: object, now: float) -> None:
+    def queue(
+        self, request: Any, now: float, criticality: Criticality = DEFAULT
+    ) -> None:
         self.waiting[request] = now
+        self._lines[criticality][request] = None
         self._is_used = True
 
-    def leave(self, request: object) -> None:
-        """A request got a thread, or ended. May be called once or twice."""
-        self.waiting.pop(request, None)
+    def leave(self, request: Any) -> bool:
+        """A request got a thread, lost its place, or ended: whether it waited until
+        now. Only one of several callers is told so."""
+        for line in self._lines:
+            line.pop(request, None)
+        return self.waiting.pop(request, None) is not None
+
+    def first_below(
+        self, criticality: Criticality
+    ) -> tuple[Any, Criticality] | tuple[None, None]:
+        """Of those that wait the first one of the least critical, if it is less
+        critical than that."""
+        for lower in Criticality:
+            if lower >= criticality:
+                break
+            try:
+                first = next(iter(self._lines[lower]), None)
+            except RuntimeError:  # it has just got its thread
+                continue
+            if first is not None:
+                return first, lower
+        return None, None
 
     def waited(self, wait: float, left: float | None) -> None:
         """A request waited this long for a thread, with `left` to its deadline."""

@@ -9,6 +9,7 @@ import grpc
 import grpc.aio
 from grpc import StatusCode
 
+from lbclient.core.criticality import DEFAULT, current
 from lbclient.core.overload.concurrency import RequestOutcome
 from lbclient.core.report.load_monitor import Sizes
 from lbclient.server.overload.adaptive import note_outcome
@@ -41,7 +42,15 @@ class ThreadContext(RequestContext):
     It begins and ends on the loop's thread; nothing is counted in other threads.
     """
 
-    __slots__ = ("_answered", "_began_at", "_context", "_cpu", "_request", "_threads")
+    __slots__ = (
+        "_answered",
+        "_began_at",
+        "_context",
+        "_cpu",
+        "_request",
+        "_threads",
+        "lost_to",
+    )
 
     def __init__(self, method: ServedMethod, inner: Any) -> None:
         super().__init__(method, inner)
@@ -53,7 +62,11 @@ class ThreadContext(RequestContext):
         self.adopt(copy_context())
         note_outcome(RequestOutcome.GIVEN_UP)  # unless its thread answers
         self._threads = method.threads
-        self._threads.queue(self, self.begun_at)
+        known = current()
+        criticality = DEFAULT if known is None else known
+        self._threads.queue(self, self.begun_at, criticality)
+        # What it is told if it does not wait any more when it gets its thread.
+        self.lost_to: RefusalStatus | None = None
 
     def enter(self, inner: Any) -> None:
         """Takes grpcio's context, once the request has a thread."""
@@ -72,6 +85,18 @@ class ThreadContext(RequestContext):
         gate = self._method.gate
         gate.count(reason, is_for_load=answer.is_for_load)
         self._finish(lambda: answer.code)
+
+    def lose_place(self, answer: RefusalStatus) -> bool:
+        """Ends the request while it waits; False: it has just got its thread.
+
+        It is told when its turn comes, which takes next to none of a thread.
+        """
+        self.lost_to = answer
+        if not self._threads.leave(self):
+            return False
+        self.refusal = answer
+        self._context.run(self._finish, lambda: answer.code)
+        return True
 
     def adopt(self, context: Context) -> None:
         """Sets the context variables with which the handler runs: those of the task."""

@@ -38,9 +38,11 @@ class _InThread(Wrapped):
         """Lets the request begin in its thread. Raises if it is not to be served."""
         now = self._clock()
         threads = self._method.threads
-        threads.leave(call)
+        has_waited = threads.leave(call)
         threads.waited(now - call.begun_at, call.inner.time_remaining())
         answer = call.refusal
+        if answer is None and not has_waited:
+            answer = call.lost_to  # None: it has ended, or is as good as
         if answer is None and (answer := self._too_late(call, now)) is not None:
             count = self._gate.loop.call_soon_threadsafe
             count(self._gate.count, LATE, call.run(current), answer.is_for_load)
@@ -79,6 +81,7 @@ class SyncResponse(_InThread):
         return one
 
     def _arrive(self, request: bytes) -> tuple[ThreadContext, bytes]:
+        self._gate.make_way()
         call = self._begin()
         if self._method.measures:
             call.sizes = len(request), 0
@@ -129,6 +132,7 @@ class SyncResponse(_InThread):
 class SyncResponses(_InThread):
     def respond(self, request: Any, context: Any) -> Iterator[Any]:
         """Called on the loop; what it returns is iterated in a thread."""
+        self._gate.make_way()
         call = self._begin(context)
         at_end_of_task(call.ended)
         call.preset()

@@ -128,6 +128,7 @@ class SyncRequests(grpc.ServerInterceptor):
             method = self._method(path, handler)
         sizes = messages.begin() if self._tally.measures else None
         with self._counting:
+            self._gate.make_way()
             call = SyncContext(method.served, self._counting)
         respond = (
             method.respond_each if isinstance(method, _Responses) else method.respond
