@@ -9,6 +9,7 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -25,6 +26,7 @@ from benchmarks.faults.flooder import Seen
 from benchmarks.faults.row import Result, Row
 from benchmarks.faults.task import STREAM
 from benchmarks.harness.processes import PATIENCE, Process, running
+from benchmarks.overload.neighbours import burner
 from lbclient import wire
 from lbclient.server.report.streams import REPORTS
 
@@ -115,6 +117,12 @@ async def churn(seconds: float, streams: int = CHURNING) -> Row:
     fault = f"{streams} streams closed and opened without end"
     wanted = {"streams": streams, "connections": streams // 4, "churns": True}
     return await _compared(fault, wire.WATCH_METHOD, seconds, wanted)
+
+
+async def churn_beside(seconds: float) -> Row:
+    async with burner():
+        row = await churn(seconds)
+    return replace(row, variant="beside a process that burns a core")
 
 
 async def _compared(
@@ -222,4 +230,9 @@ async def held(
 
 
 async def run(seconds: float) -> list[Row]:
-    return [await many(seconds), await churn(seconds), await held(seconds / 2)]
+    return [
+        await many(seconds),
+        await churn(seconds),
+        await churn_beside(seconds),
+        await held(seconds / 2),
+    ]

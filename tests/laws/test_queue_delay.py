@@ -367,3 +367,21 @@ def test_a_flood_with_short_deadlines_allows_no_long_waits_a_while_later() -> No
     for _ in range(20):
         delay.sample(TICK, waiting=300, taken=100, let_in=100, time=DEADLINE)
         assert delay.target < 2 * QUEUE_DELAY.share * DEADLINE
+
+
+def test_nobody_is_refused_for_what_cannot_be_refused() -> None:
+    """Health checks fill the queue, 25 calls a second wait among them."""
+    delay = QueueDelay()
+    for calls in (2, 3) * 20:
+        delay.sample(
+            TICK, waiting=800, taken=200, let_in=200, time=DEADLINE, let_by=200 - calls
+        )
+        assert delay.admissible == 1.0
+    assert delay.seconds > 0.0
+    assert delay.is_of_checks
+    for _ in range(20):
+        delay.sample(
+            TICK, waiting=800, taken=200, let_in=200, time=DEADLINE, let_by=100
+        )
+    assert not delay.is_of_checks
+    assert delay.admissible < 1.0

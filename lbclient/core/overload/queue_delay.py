@@ -85,6 +85,10 @@ class QueueDelayTuning:
     latest_share: float = 0.8
     longer_fades: float = 10.0
 
+    # Of what is handed on, health checks and the like, which are never refused: where
+    # they are more than this, to refuse the others would hardly shorten the wait.
+    let_by: float = 0.9
+
     # Nobody need be refused if to refuse takes `dear` of what serving does, or more,
     # and what waits behind all that the core keeps waits for `kept_share` of its time
     # at most. Then `spare` of a processor is for refusing the least critical. Without
@@ -108,6 +112,8 @@ class QueueDelay:
         # gRPC's core ends what would wait for too long, so nobody need be refused.
         self.is_core_enough = False
         self.admissible = 1.0  # the share of what comes that may come in
+        # What waits are checks, nearly all: refusing the others would shorten nothing.
+        self.is_of_checks = False
         self._in_core = 0.0  # of these seconds
         self._could_hand_on = 0.0  # requests a second
         self._is_by_line = False  # who is let in, and not by a rate
@@ -119,6 +125,7 @@ class QueueDelay:
         # comes, is taken, and is let in.
         self._rate = 0.0
         self._comes = self._is_taken = self._is_handed_on = self._is_let_in = 0.0
+        self._is_let_by = 0.0
         self._runs = 0.0  # the loop, of a processor
         self._most_let_in = TUNING.least_rate  # since what comes in is limited
         # Seconds since the wait was too long, `in_vain_after` at the most.
@@ -142,6 +149,7 @@ class QueueDelay:
         cost: float = 0.0,
         ran: float = 0.0,
         drops: bool = False,
+        let_by: int = 0,
     ) -> None:
         """Takes the counts of the last `elapsed` seconds: requests that wait, were
         taken, admitted.
@@ -153,7 +161,8 @@ class QueueDelay:
         of the core's queue, which may wait where refusing is cheap; then the core need
         not end any itself. `full`: who waits if the core keeps all that it can. Of the
         processor `cost` is what refusing one takes, and the loop `ran` for so long.
-        `drops`: each that comes is asked for, and dropped unless `has_room`.
+        `drops`: each that comes is asked for, and dropped unless `has_room`. Of those
+        that were handed on `let_by` can never be refused.
         """
         # What the core has ended, as more waited than it keeps, has not come.
         in_core = waiting - here
@@ -164,6 +173,7 @@ class QueueDelay:
         self._is_let_in += (let_in / elapsed - self._is_let_in) * (1.0 - kept)
         on = taken if handed_on is None else handed_on
         self._is_handed_on += (on / elapsed - self._is_handed_on) * (1.0 - kept)
+        self._is_let_by += (let_by / elapsed - self._is_let_by) * (1.0 - kept)
         held = self._could_hand_on * exp(-elapsed / TUNING.line_holds)
         self._could_hand_on = max(self._is_handed_on, held)
         # Nothing has waited for longer than since nothing did, however few were
@@ -180,6 +190,11 @@ class QueueDelay:
         target_in_core = min(self.target, most / max(1.0, self._is_taken))
         # Of what it may be, the longer one of both waits.
         part = max(self.seconds / self.target, self._in_core / target_in_core)
+        self.is_of_checks = self._is_let_by > TUNING.let_by * self._is_handed_on
+        if self.is_of_checks:
+            self.is_limited = self.is_core_enough = self._is_by_line = False
+            self.admissible, self._stood = 1.0, 0.0
+            return
         if self.is_limited:
             change = _change(before, self.seconds, self.target, elapsed)
             if self._in_core > TUNING.near * target_in_core:

@@ -33,6 +33,7 @@ class CoreQueue:
         self.deadlines = Deadlines()  # of requests as they came to this task
         # As of the last sample. Those left the intake, to grpcio or for good.
         self._taken = self._left = self._dropped = self._refused = self._ended = 0
+        self._let_by = 0
         self._sampled_at = self._ran = 0.0
         self.sheds = False  # the core: it has ended some since the sample before
         # Who is dropped after its criticality, so that the core need not shed.
@@ -70,8 +71,11 @@ class CoreQueue:
         self.deadlines.observe(None if left is None else left + waited)
         return waited
 
-    def sample(self, now: float, refused: int, is_prompt: bool = False) -> None:
-        """Ten times a second. `refused`: how many requests were, ever.
+    def sample(
+        self, now: float, refused: int, is_prompt: bool = False, let_by: int = 0
+    ) -> None:
+        """Ten times a second. `refused`: how many requests were, ever; `let_by`: how
+        many could not be.
 
         `is_prompt`: the loop takes all that the core hands over in its next turn.
         """
@@ -87,6 +91,7 @@ class CoreQueue:
         left_now, self._left = left - self._left, left
         dropped_now, self._dropped = intake.dropped - self._dropped, intake.dropped
         refused_now, self._refused = refused - self._refused, refused
+        let_by_now, self._let_by = let_by - self._let_by, let_by
         elapsed = now - self._sampled_at
         ran_before, self._ran = self._ran, thread_time()
         self._sampled_at = now
@@ -106,6 +111,7 @@ class CoreQueue:
                 / OF_PROCESS.factor,
                 ran=self._ran - ran_before,
                 drops=self.chooses,
+                let_by=let_by_now,
             )
         if self.delay.is_limited:
             OF_PROCESS.start()  # some 2 ms, once

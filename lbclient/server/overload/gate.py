@@ -184,7 +184,7 @@ class Gate:
         self._shedding.is_possible = is_prompt
         queue = self.queue
         self._shedding.sample(now, refused, queue.is_for_long, queue.cpu)
-        self.core.sample(now, refused, is_prompt)
+        self.core.sample(now, refused, is_prompt, self._arrivals.let_by)
         if self.adaptive is not None:
             self.adaptive.take_time(self.core.typical_time)
         memory = self._system.memory

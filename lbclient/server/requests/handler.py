@@ -145,7 +145,7 @@ class Wrapped:
             return None
         if left <= 0.0:
             return EXPIRED
-        has_waited = waited > WAITS * left
+        has_waited = waited > WAITS * left and not self._core.delay.is_of_checks
         if has_waited or self._is_hopeless(call, left, now):
             return self._gate.too_late(has_waited)
         return None
