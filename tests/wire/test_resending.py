@@ -410,6 +410,28 @@ async def test_the_history_has_also_what_is_never_tried_again(
             assert lbclient.info(call).history == history
 
 
+async def test_the_history_says_that_a_backend_refused_for_those_below(
+    search: Any,
+) -> None:
+    """Its handler hands on what it was told, with a status of its own."""
+
+    async def front(request: bytes, context: Any) -> bytes:
+        trailers = (wire.REFUSAL_KEY, "overloaded-dont-retry")
+        code = grpc.StatusCode.RESOURCE_EXHAUSTED
+        await context.abort(code, "below", (trailers,))
+        raise AssertionError("abort raises")
+
+    async with (
+        hosting({SEARCH: unary_unary(front)}) as (_, address, _),
+        lbclient.insecure_channel(address) as channel,
+    ):
+        call = search.SearchStub(channel).Search(search.Query(), timeout=5)
+        assert await call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert lbclient.info(call).history == (
+            f"{address}: RESOURCE_EXHAUSTED, 'below': the backend said not to retry",
+        )
+
+
 @pytest.mark.parametrize("kind", KINDS)
 async def test_the_error_of_a_single_attempt_names_its_backend(
     start: Any, search: Any, kind: str

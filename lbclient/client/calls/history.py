@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import grpc
 
 from lbclient.client.calls.attempt import Attempt
+from lbclient.core.refusal import Refusal
 from lbclient.core.text import printable
 from lbclient.grpc_seam import UNAVAILABLE, error_of, final_status
+from lbclient.wire import find_refusal
 
 if TYPE_CHECKING:
     from lbclient.client.balancer import Balancer
@@ -32,9 +34,11 @@ def last_words(
 ) -> Failed:
     """Of an attempt after which nobody thought of another. `was_closed`: the channel,
     when it ended."""
-    code, _ = final_status(call)
+    code, trailers = final_status(call)
     why = "the channel was closed" if was_closed else "it had begun"
-    if code != UNAVAILABLE:
+    if find_refusal(trailers) is Refusal.DONT_RETRY:
+        why = "the backend said not to retry"
+    elif code != UNAVAILABLE:
         why = "only what is UNAVAILABLE or refused is tried again"
     if balancer.outliers.was_trial(
         id(attempt.counts), attempt.backend, attempt.sent_at
