@@ -135,10 +135,13 @@ async def test_where_all_refuse_the_caller_gets_the_error(
         between(one.address, config=config) as channel,
     ):
         stub = search.SearchStub(channel)
+        call = stub.Search(search.Query(), timeout=timeout)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await stub.Search(search.Query(), timeout=timeout)
+            await call
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
         assert "RST_STREAM" in (caught.value.details() or "")
+        pauses = [each for each in lbclient.info(call).history if "after" in each]
+        assert len(pauses) == (RESENDS - 1 if waiting else 0)
         assert channel.statistics().calls == {"UNAVAILABLE": 1}
     assert one.refused == RESENDS + 1
 

@@ -355,8 +355,7 @@ class Attempts:
             )
         then = retry.decide(failure, left, is_other, is_throttled)
         if then.delay and not balancer.pending.has_room_to_pause():
-            too_many = Decision(None, "too many calls wait already")
-            then = then._replace(delay=0.0) if then.is_resend else too_many
+            then = then.without_pause()
         address = backend.endpoint.address
         logger.debug(
             "%s: %s",

@@ -71,6 +71,13 @@ class Decision(NamedTuple):
     is_left_to_other: bool = False
     is_declined: bool = False
 
+    def without_pause(self) -> "Decision":
+        """What to do instead where too many calls wait already."""
+        if self.is_resend:
+            at_once = "not sent: again at once, as too many calls wait already"
+            return self._replace(delay=0.0, reason=at_once)
+        return Decision(None, "too many calls wait already")
+
 
 class Budget:
     """The retries of one client, in requests: each brings 1, a retry takes 1 / ratio.
