@@ -67,7 +67,9 @@ def literal(name: bytes, value: bytes) -> bytes:
     return b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value
 
 
-def request(path: str, authority: str, criticality: str, timeout: float) -> bytes:
+def request(
+    path: str, authority: str, criticality: str, timeout: float, customer: str = ""
+) -> bytes:
     """The header fields of a call."""
     fields = {
         b":path": path.encode(),
@@ -77,6 +79,8 @@ def request(path: str, authority: str, criticality: str, timeout: float) -> byte
         b"grpc-timeout": b"%dm" % round(timeout * 1e3),
         wire.CRITICALITY_KEY.encode(): criticality.encode(),
     }
+    if customer:
+        fields[wire.CUSTOMER_KEY.encode()] = customer.encode()
     post, http = b"\x83", b"\x86"  # the static table's
     return post + http + b"".join(literal(*field) for field in fields.items())
 
@@ -97,9 +101,16 @@ Phases = Iterable[tuple[float, float]]
 
 
 class Connection(asyncio.Protocol):
-    def __init__(self, path: str, authority: str, timeout: float, take: Take) -> None:
+    def __init__(
+        self,
+        path: str,
+        authority: str,
+        timeout: float,
+        take: Take,
+        customer: str = "",
+    ) -> None:
         self._blocks: dict[str, bytes] = {}
-        self._of = path, authority, timeout
+        self._of = path, authority, timeout, customer
         self._timeout = timeout
         self._open: dict[int, tuple[float, float, str]] = {}  # at, sent at, criticality
         self._due: deque[tuple[float, int]] = deque()
@@ -120,8 +131,8 @@ class Connection(asyncio.Protocol):
         for at, criticality in calls:
             block = self._blocks.get(criticality)
             if block is None:
-                path, authority, timeout = self._of
-                block = request(path, authority, criticality, timeout)
+                path, authority, timeout, customer = self._of
+                block = request(path, authority, criticality, timeout, customer)
                 self._blocks[criticality] = block
             stream, self._next = self._next, self._next + 2
             self._open[stream] = at, now, criticality
@@ -198,13 +209,13 @@ def half_critical(rng: Random) -> str:
 
 @contextlib.asynccontextmanager
 async def connected(
-    port: int, path: str, take: Take
+    port: int, path: str, take: Take, customer: str = ""
 ) -> AsyncIterator[list[Connection]]:
     loop, connections = asyncio.get_running_loop(), []
     try:
         for _ in range(CONNECTIONS):
             _, one = await loop.create_connection(
-                lambda: Connection(path, f"127.0.0.1:{port}", DEADLINE, take),
+                lambda: Connection(path, f"127.0.0.1:{port}", DEADLINE, take, customer),
                 *("127.0.0.1", port),
             )
             connections.append(one)
@@ -223,6 +234,7 @@ async def send(
     take: Callable[[Call], None],
     choose: Callable[[Random], str] = half_critical,
     began: Callable[[], None] = lambda: None,
+    customer: str = "",
 ) -> None:
     """Poisson arrivals, of criticalities as chosen; returns when all have ended.
 
@@ -237,7 +249,7 @@ async def send(
         late = sent_at - began_at - at
         take(Call(at, criticality, code, refusal, now - sent_at, late))
 
-    async with connected(port, path, ended) as connections:
+    async with connected(port, path, ended, customer) as connections:
         dues = arrivals(phases, rng)
         began_at, due = time.monotonic(), next(dues, inf)
         began()

@@ -13,6 +13,7 @@ from lbclient.server.overload.metadata import RequestMetadata
 from lbclient.server.overload.shedding import (
     ANSWERED,
     ANSWERED_BESIDE_LONG,
+    ANSWERED_FOR_QUOTAS,
     LONG,
     Shedding,
 )
@@ -22,6 +23,7 @@ FEW, MANY = int(0.5 * ANSWERED * TICK), int(2 * ANSWERED * TICK)  # in each
 PLUS = ((wire.CRITICALITY_KEY, "CRITICAL_PLUS"),)
 SHEDDABLE = ((wire.CRITICALITY_KEY, "SHEDDABLE"),)
 CRITICAL = ((wire.CRITICALITY_KEY, "CRITICAL"),)
+BAD = (wire.CUSTOMER_KEY, "bad")
 
 
 class Request:
@@ -37,21 +39,31 @@ class Flood:
         self.core = CoreQueue()
         self.least = Criticality.CRITICAL
         self.counted: list[Criticality] = []
+        self.used_up: list[Criticality] = []
         self.shedding = Shedding(
             self.core,
             RequestMetadata().named,
             lambda criticality: criticality >= self.least,
-            self.counted.append,
+            lambda _, criticality: self.counted.append(criticality),
+            lambda metadata, _: BAD in metadata,
+            lambda _, criticality: self.used_up.append(criticality),
         )
-        self._now, self._refused = 0.0, 0
+        self._now, self._refused, self._out_of_quota = 0.0, 0, 0
 
     def sample(
-        self, refused: int = 0, *, are_long: bool = False, each: float = LONG
+        self,
+        refused: int = 0,
+        *,
+        are_long: bool = False,
+        each: float = LONG,
+        out_of_quota: int = 0,
     ) -> bool:
         """Whether requests are dropped from now on."""
         self._now += TICK
         self._refused += refused
-        self.shedding.sample(self._now, self._refused, are_long, each)
+        self._out_of_quota += out_of_quota
+        out = self._out_of_quota
+        self.shedding.sample(self._now, self._refused, are_long, each, out)
         return self.core.intake.drops is not None
 
     def drops(self, metadata: Any) -> bool:
@@ -204,3 +216,18 @@ async def test_who_is_served_and_who_came_before_the_flood_loses_no_place(
     flood.core.sheds = False
     flood.sample()
     assert repr(flood.core.intake.ranks) == "<>"
+
+
+def test_a_flood_beyond_a_quota_leaves_nobody_else_unanswered(flood: Flood) -> None:
+    most = int(ANSWERED_FOR_QUOTAS * TICK)
+    assert not flood.sample(FEW, are_long=True, out_of_quota=most - 1)
+    assert flood.sample(FEW, are_long=True, out_of_quota=10 * most)
+    assert not flood.drops(SHEDDABLE)
+    assert not flood.shedding.has_asked(SHEDDABLE)
+    assert [flood.drops((*CRITICAL, BAD)) for _ in range(most + 2)] == [
+        *[False] * most,
+        *[True] * 2,
+    ]
+    assert flood.used_up == [Criticality.CRITICAL] * 2
+    assert not flood.counted
+    assert not flood.sample(FEW, are_long=True, out_of_quota=most - 1)

@@ -196,6 +196,18 @@ class Quota:
             account.take(parts, mean, now)
         return Refusal.QUOTA if account.refuses(criticality, now) else None
 
+    def is_used_up(self, customer: str, criticality: Criticality, now: float) -> bool:
+        """Whether a customer that has an account has used up its limit, as of what has
+        come so far."""
+        account = self._known.get(customer) or self._accounts.get(customer)
+        return account is not None and account.is_used_up(criticality, now)
+
+    def drop(self, customer: str, criticality: Criticality, now: float) -> None:
+        """Counts a request that has come, and that nobody asks for."""
+        account = self._known.get(customer) or self._accounts.get(customer)
+        if account is not None:
+            account.arrive(criticality, now)
+
     def admit(self, customer: str, criticality: Criticality, now: float) -> Payer:
         """Admits a request that was not refused, and charges what such requests cost.
 

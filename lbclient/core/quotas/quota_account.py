@@ -220,14 +220,32 @@ class Account:
         """
         if self._unseen:
             self._fill_unsettled(now)
+        self.arrive(criticality, now)
+        self.is_refusing = self._is_beyond(criticality, now)
+        return self.is_refusing
+
+    def arrive(self, criticality: Criticality, now: float) -> None:
+        """Counts a request that has come; `refuses` does."""
         self._fill(self._arrived, criticality, now, self._few, TUNING.flood_times)
+
+    def is_used_up(self, criticality: Criticality, now: float) -> bool:
+        """Whether to refuse a request that nobody has counted yet.
+
+        Many are asked about at once: whoever was refused last is in a flood.
+        """
+        return self.is_refusing and self._is_beyond(criticality, now, True)
+
+    def _is_beyond(
+        self, criticality: Criticality, now: float, is_flood: bool = False
+    ) -> bool:
         for c in range(criticality, KINDS):
-            is_flood = (self._arrived[c] - now) > self._few[c] / TUNING.flood_times
-            most = self._few[c] if is_flood else self._most[c]
+            few = self._few[c]
+            arrived = self._arrived[c] - now
+            most = (
+                few if is_flood or arrived > few / TUNING.flood_times else self._most[c]
+            )
             if self._admitted[c] - now > most or self._limit[c] <= 0.0:
-                self.is_refusing = True
                 return True
-        self.is_refusing = False
         return False
 
     def admit(self, criticality: Criticality, now: float) -> None:

@@ -38,6 +38,7 @@ class CoreQueue:
         self.sheds = False  # the core: it has ended some since the sample before
         # Who is dropped after its criticality, so that the core need not shed.
         self.chooses = False
+        self.drops_used_up = False  # many are, for their customers' quotas
 
     def count_by(self, read: Callable[[], int | None], most: float) -> None:
         """`read` says how many calls have begun; beyond `most` that wait some end."""
@@ -116,6 +117,7 @@ class CoreQueue:
         if self.delay.is_limited:
             OF_PROCESS.start()  # some 2 ms, once
             is_dropping = self.chooses and not self.delay.is_core_enough
+            is_dropping = is_dropping or self.drops_used_up
             intake.keep_within(DROPPING if is_dropping else BEHIND)
         elif not waiting:
             intake.keep_within(READY)

@@ -123,8 +123,14 @@ class Gate:
         self._binding = LateBinding()
         self.declined = 0
         self._shedding = Shedding(
-            self.core, self._metadata.named, self._lets_in, self._count_dropped
+            self.core,
+            self._metadata.named,
+            self._lets_in,
+            self._count_dropped,
+            self._has_used_up,
+            self._count_used_up,
         )
+        self._used_up = 0  # requests beyond a quota that were dropped
         self._wakeups: Wakeups | None = None  # grpcio's, once they are read together
 
     def limit(self, requests: int) -> None:
@@ -178,12 +184,18 @@ class Gate:
         if self._system.read_at != now:
             self.sample_system(now)
         self.charging.take_speed()
-        refused = self._refusals.total() + self.declined  # each takes as long
+        refused = self._refusals.total()
+        used_up = self._refusals.of(Refusal.QUOTA.value) + self._used_up
         wakeups = self._wakeups
         is_prompt = wakeups is not None and wakeups.is_alone()
         self._shedding.is_possible = is_prompt
         queue = self.queue
-        self._shedding.sample(now, refused, queue.is_for_long, queue.cpu)
+        self._shedding.sample(
+            now, refused - used_up, queue.is_for_long, queue.cpu, used_up
+        )
+        # To decline takes as long. Who is beyond a quota is not kept out by the wait:
+        # else it could not end as long as such requests come.
+        refused += self.declined - used_up
         self.core.sample(now, refused, is_prompt, self._arrivals.let_by)
         if self.adaptive is not None:
             self.adaptive.take_time(self.core.typical_time)
@@ -296,15 +308,40 @@ class Gate:
         ahead = len(self.core.intake) + self.queue.count_ahead(criticality)
         return self.core.has_room(criticality, ahead)
 
-    def _count_dropped(self, criticality: Criticality) -> None:
+    def _count_dropped(
+        self,
+        metadata: Iterable[tuple[str, str | bytes]],
+        criticality: Criticality,
+        is_for_load: bool = True,
+    ) -> None:
+        quotas = self.charging.early_quotas
+        if quotas is not None:
+            quotas.drop(self._metadata.customer(metadata), criticality)
         self.queue.arrived += 1
         self._arrivals.asked += 1
         self._arrivals.decided[criticality] += 1
-        self.count(UNANSWERED, criticality)
+        self.count(UNANSWERED, criticality, is_for_load)
+
+    def _has_used_up(
+        self, metadata: Iterable[tuple[str, str | bytes]], criticality: Criticality
+    ) -> bool:
+        """Whether the customer of a request has, that has come and that grpcio has
+        not."""
+        quotas = self.charging.early_quotas
+        if quotas is None:
+            return False
+        return quotas.is_used_up(self._metadata.customer(metadata), criticality)
+
+    def _count_used_up(
+        self, metadata: Iterable[tuple[str, str | bytes]], criticality: Criticality
+    ) -> None:
+        self._used_up += 1
+        self.pressure.add_out_of_quota(0)
+        self._count_dropped(metadata, criticality, is_for_load=False)
 
     def _passes(self) -> bool:
         """Whether who is less critical loses its turn."""
-        return self.pressure.is_refusing() or self.core.intake.drops is not None
+        return self.pressure.is_refusing() or self._shedding.is_choosing
 
     def refuses(
         self,

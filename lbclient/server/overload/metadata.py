@@ -59,6 +59,11 @@ class RequestMetadata:
             attempt = StockAttempt(stock)
         return criticality, attempt, customer, decliner
 
+    def customer(self, metadata: Iterable[tuple[str, str | bytes]]) -> str:
+        """Who pays, as `take` reads it."""
+        found = [value for key, value in metadata if key == wire.CUSTOMER_KEY]
+        return str(found[-1]) if found else OTHERS
+
     def named(self, metadata: Iterable[tuple[str, str | bytes]]) -> Criticality | None:
         """The criticality that a first attempt names; None: it names none, or retries.
 

@@ -88,6 +88,12 @@ class QuotaEnforcer:
     def refuses(self, customer: str, criticality: Criticality) -> bool:
         return self.quota.refuses(customer, criticality, self._clock()) is not None
 
+    def is_used_up(self, customer: str, criticality: Criticality) -> bool:
+        return self.quota.is_used_up(customer, criticality, self._clock())
+
+    def drop(self, customer: str, criticality: Criticality) -> None:
+        self.quota.drop(customer, criticality, self._clock())
+
     def admit(self, customer: str, criticality: Criticality) -> Payer:
         """Admits a request, and returns who pays for it."""
         return self.quota.admit(customer, criticality, self._clock())
