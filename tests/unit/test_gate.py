@@ -354,7 +354,7 @@ def test_what_is_dropped_and_refused_is_told_as_a_share_of_what_came() -> None:
 def test_what_comes_is_prompt_where_wake_ups_are_read_together(is_alone: bool) -> None:
     task = Task()
     seen: list[bool] = []
-    task.gate.core.sample = lambda *of: seen.append(of[-1])  # type: ignore
+    task.gate.core.sample = lambda *of: seen.append(of[2])  # type: ignore
     task.sample()
     wakeups = SimpleNamespace(is_alone=lambda: is_alone)
     task.gate._wakeups = wakeups  # type: ignore[assignment]
