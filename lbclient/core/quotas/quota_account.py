@@ -241,9 +241,8 @@ class Account:
         for c in range(criticality, KINDS):
             few = self._few[c]
             arrived = self._arrived[c] - now
-            most = (
-                few if is_flood or arrived > few / TUNING.flood_times else self._most[c]
-            )
+            is_many = is_flood or arrived > few / TUNING.flood_times
+            most = few if is_many else self._most[c]
             if self._admitted[c] - now > most or self._limit[c] <= 0.0:
                 return True
         return False
