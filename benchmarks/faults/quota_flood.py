@@ -31,7 +31,6 @@ CRITICALITIES = {"calm": 0.5, "flood": 1.0}  # share of CRITICAL; others are SHE
 LOAD_REFUSALS = (Refusal.OVERLOADED.value, Refusal.DONT_RETRY.value)
 # Seconds: until a request's cost is known some are let in, and have to be worked off.
 WARMUP = 2.5
-ROUNDS = 3
 WORST = 0.2  # of the calm customer's calls, on a machine that others use, too
 
 
@@ -91,18 +90,8 @@ def holds(calm: Counter[str], flood: Counter[str]) -> bool:
     return is_told and result.failed <= WORST * result.calls
 
 
-async def ours_flooded(seconds: float) -> tuple[Counter[str], Counter[str]]:
-    """Once more where the promise was not kept: whatever else the machine did
-    meanwhile may decide."""
-    for _ in range(ROUNDS):
-        ends = await flooded("ours", seconds)
-        if holds(*ends):
-            break
-    return ends
-
-
 async def run(seconds: float) -> list[Row]:
-    calm, flood = await ours_flooded(seconds)
+    calm, flood = await flooded("ours", seconds)
     ours = result_of(calm, flood)
     theirs = result_of(*await flooded("stock", seconds))
     return [
