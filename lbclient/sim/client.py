@@ -137,7 +137,8 @@ class Client:
             limits,
         )
         of_outliers = Random(f"{seed}/outliers {number}")
-        self.outliers = Outliers(self.pool, of_outliers, ejects_late=scenario.gray > 0)
+        ejects_late = scenario.eject_late
+        self.outliers = Outliers(self.pool, of_outliers, ejects_late=ejects_late)
         self._ejects = scenario.ejection
         self._size = SubsetSize(size, scenario.max_subset_size)
         self._served, self._counted_at = 0, -self.phase

@@ -32,7 +32,8 @@ class Shares(Simulation):
 def test_a_gray_one_of_20_has_less_than_2_percent_of_the_calls_after_5_s(
     load: float, seed: int
 ) -> None:
-    """An even share is 5 %. A client sends it 1.5 or 3.5 calls a second."""
+    """With `eject_late`. An even share is 5 %; a client sends it 1.5 or 3.5 calls a
+    second."""
     factory = picker_factory("weighted_least_loaded")
     fleet = Shares(GRAY, factory, draw(GRAY, load, seed), seed)
     fleet.run()
@@ -41,3 +42,20 @@ def test_a_gray_one_of_20_has_less_than_2_percent_of_the_calls_after_5_s(
     for client in fleet.clients:
         ejected = [one for one in client.pool.ready if client.outliers.of(one)]
         assert [node.endpoint.task for node in ejected] in ([], [0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("load", [0.5, 0.7])
+def test_who_is_ejected_where_a_few_requests_wait_for_long(load: float) -> None:
+    """The cost of `eject_late`: clients leave out backends by chance, up to a tenth."""
+    waits = replace(SCENARIOS["long_waits"], eject_late=True)
+    factory = picker_factory("weighted_least_loaded")
+    fleet = Simulation(waits, factory, draw(waits, load, 1), 1)
+    fleet.run()
+    left_out = [
+        node
+        for client in fleet.clients
+        for node in client.pool.ready
+        if client.outliers.of(node)
+    ]
+    assert len(left_out) <= 20
