@@ -82,6 +82,7 @@ class SimulatedReports:
     ) -> None:
         """Every `TICK`: smooths what is reported, as a server does. `used` is in
         seconds of all processors; `finished` and `failed` count since the last time."""
+        used *= self._scenario.seen
         if self.waiting is not None:
             self.waiting.sample(now, active, used / TICK, cores)
         self._utilization.update(used / TICK, now)

@@ -105,6 +105,8 @@ class Scenario:
     # Of requests in flight, beside their number: who runs or wants to as far as a
     # server can know it by its own figures; or exactly, "runnable"; or "nothing".
     told: str = "nothing"
+    # Share of the use of its processors that a server sees: less if they are GPUs.
+    seen: float = 1.0
     report_delay: float = 0.0  # of all that is reported
     rates_delay: float = 0.0  # of what is sampled, but not of counted requests
     report_loss: float = 0.0  # share of the responses without a report
@@ -336,6 +338,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "smoothing": (0.01, 1000.0),
     "health_interval": (0.1, 1000.0),
     "report_loss": (0.0, 1.0),
+    "seen": (0.0, 1.0),
     "report_noise": (0.0, 1.0),
     "silent_share": (0.0, 1.0),
     "wrong_share": (0.0, 1.0),

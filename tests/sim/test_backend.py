@@ -13,7 +13,7 @@ from lbclient.core.model import Endpoint, LoadReport, Verdict
 from lbclient.pickers import Prequal, RoundRobin
 from lbclient.sim.backend import FAILING, Answer, Heap, SimulatedBackend
 from lbclient.sim.client import Client, Question, SimulatedNode
-from lbclient.sim.reports import LIE, TICK
+from lbclient.sim.reports import LIE, TICK, SimulatedReports
 from lbclient.sim.scenario import Scenario
 
 ENDPOINTS = (Endpoint("b:1"),)
@@ -271,3 +271,12 @@ def test_one_that_fails_some_fails_these_at_once() -> None:
     verdicts = {answer[2]: answer[3] for answer in bench.answers}
     assert verdicts == {0: Verdict.SERVED, 1: Verdict.FAILED}
     assert bench.finished()[1] == pytest.approx(1.0 + 2.0 * FAILING)
+
+
+def test_a_server_may_see_a_part_of_the_use_of_its_processors() -> None:
+    reports = SimulatedReports(replace(SMALL, seen=0.2), 2.0, Random(1))
+    for tick in range(1, 101):
+        reports.sample(0.5 * TICK, 1, 0, tick * TICK, 1, 1)
+    report = reports.report(1, 1)
+    assert report is not None
+    assert report.utilization == pytest.approx(0.1)
