@@ -261,6 +261,7 @@ def longest_run(calls: list[bool]) -> int:
         ("what is used", 20, 2),
         ("what is used", 20, 3),
         ("what is used", 8, 10),
+        ("what is used", 60, 100),
         ("next to nothing", 4, 3),
         ("next to nothing", 8, 10),
         ("next to nothing", 30, 100),

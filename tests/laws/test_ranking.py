@@ -95,7 +95,7 @@ def test_the_heap_does_not_grow() -> None:
 
 # The picker, with more backends than it looks at together
 
-MANY = 2 * TUNING.all_at_once + 3
+MANY = TUNING.all_at_once + 3
 
 
 def serve(node: FakeNode, utilization: float, active: int | None, now: float) -> None:
