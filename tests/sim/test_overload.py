@@ -1,4 +1,4 @@
-"""A simulated overload goes as docs/overload.md says: figures there, to 0.03."""
+"""A simulated overload goes as the pages on it say: figures there, to 0.03."""
 
 import re
 from dataclasses import replace
@@ -9,7 +9,9 @@ import pytest
 from lbclient.sim import SCENARIOS, Result, Scenario, simulate
 from lbclient.sim.book.overload import FLEET
 
-PAGE = (Path(__file__).parents[2] / "docs" / "overload.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = ("overload.md", "throttling-and-retries.md", "admission.md")
+TEXT = "".join((DOCS / page).read_text() for page in PAGES)
 AT_ONCE = replace(FLEET, warm_up=10.0, window=15.0)  # no throttle that must remember
 
 
@@ -24,7 +26,7 @@ def goodput(scenario: Scenario, load: float) -> float:
 
 def told(row: str) -> list[float]:
     """A row of the page's tables."""
-    (cells,) = re.findall(rf"^\| {re.escape(row)} \|(.*)\|$", PAGE, re.MULTILINE)[:1]
+    (cells,) = re.findall(rf"^\| {re.escape(row)} \|(.*)\|$", TEXT, re.MULTILINE)[:1]
     return [float(cell) for cell in cells.split("|")]
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.worlds.world import World
 
 Code = grpc.StatusCode
-OF_RETRIES = "overload.md#retries-never-more-than-a-tenth"
+OF_RETRIES = "throttling-and-retries.md#retries-never-more-than-a-tenth"
 KEEP_NAMES = ("resolver fails", "resolver is empty", "lose")
 MOMENT = 0.02  # seconds that a turn of the loop may come late
 WELL_AFTER = 24.0  # seconds after all was healed

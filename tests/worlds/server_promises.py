@@ -20,7 +20,7 @@ from tests.worlds.server_world import PROBER, STRANGER, Asked, ServerWorld
 
 CANCELLED: int = grpc.StatusCode.CANCELLED.value[0]
 UNAVAILABLE: int = grpc.StatusCode.UNAVAILABLE.value[0]
-OF_QUOTAS = "overload.md#quotas-what-each-customer-may-use"
+OF_QUOTAS = "quotas.md"
 WORDS = {refusal.value for refusal in Refusal}
 AGAIN = 4.0  # seconds after a flood, of deadlines of 2 s, until all is served again
 LEAST_GOODPUT = 0.79  # of the capacity, in a flood: refusals take no CPU in a world
@@ -88,7 +88,7 @@ def _refused(world: ServerWorld) -> Iterator[str]:
             yield f"{asked}: executed {asked.executed}"
 
 
-@promise("what has expired is not executed", "overload.md#time-in-the-queue")
+@promise("what has expired is not executed", "admission.md#time-in-the-queue")
 def _expired(world: ServerWorld) -> Iterator[str]:
     for asked in world.asked:
         due = asked.at + (asked.traffic.timeout or inf)

@@ -1,7 +1,7 @@
 """Chooses the backend of the next attempt: one that the call was not sent to yet.
 
-The SRE book's goes anywhere (ch. 21, "Handling Overload Errors"). docs/overload.md,
-"Where a retry goes", has what this changes.
+The SRE book's goes anywhere (ch. 21, "Handling Overload Errors"). "Where a retry goes",
+in docs/throttling-and-retries.md, has what this changes.
 """
 
 from collections.abc import Collection, Sequence
