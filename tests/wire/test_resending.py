@@ -413,13 +413,20 @@ async def test_the_history_has_also_what_is_never_tried_again(
             assert lbclient.info(call).history == history
 
 
+@pytest.mark.parametrize(
+    ("word", "why"),
+    [
+        ("overloaded-dont-retry", "the backend said not to retry"),
+        ("quota", "the customer is out of quota everywhere"),
+    ],
+)
 async def test_the_history_says_that_a_backend_refused_for_those_below(
-    search: Any,
+    search: Any, word: str, why: str
 ) -> None:
     """Its handler hands on what it was told, with a status of its own."""
 
     async def front(request: bytes, context: Any) -> bytes:
-        trailers = (wire.REFUSAL_KEY, "overloaded-dont-retry")
+        trailers = (wire.REFUSAL_KEY, word)
         code = grpc.StatusCode.RESOURCE_EXHAUSTED
         await context.abort(code, "below", (trailers,))
         raise AssertionError("abort raises")
@@ -431,7 +438,7 @@ async def test_the_history_says_that_a_backend_refused_for_those_below(
         call = search.SearchStub(channel).Search(search.Query(), timeout=5)
         assert await call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert lbclient.info(call).history == (
-            f"{address}: RESOURCE_EXHAUSTED, 'below': the backend said not to retry",
+            f"{address}: RESOURCE_EXHAUSTED, 'below': {why}",
         )
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import grpc
 
 from lbclient.client.calls.attempt import Attempt
-from lbclient.core.refusal import Refusal
+from lbclient.core.retries.retry import FINAL_REFUSALS
 from lbclient.core.text import printable
 from lbclient.grpc_seam import UNAVAILABLE, error_of, final_status
 from lbclient.wire import find_refusal
@@ -36,8 +36,9 @@ def last_words(
     when it ended."""
     code, trailers = final_status(call)
     why = "the channel was closed" if was_closed else "it had begun"
-    if find_refusal(trailers) is Refusal.DONT_RETRY:
-        why = "the backend said not to retry"
+    refusal = find_refusal(trailers)
+    if refusal in FINAL_REFUSALS:
+        why = FINAL_REFUSALS[refusal]
     elif code != UNAVAILABLE:
         why = "only what is UNAVAILABLE or refused is tried again"
     if balancer.outliers.was_trial(

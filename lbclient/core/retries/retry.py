@@ -31,6 +31,12 @@ RESENDS = 5
 PAUSE, LONGEST_PAUSE = 0.05, 1.0
 
 NEVER = -1.0  # a pushback
+# Why no attempt follows a refusal that is the same everywhere.
+_SAID_NOT_TO = "the backend said not to retry"
+FINAL_REFUSALS = {
+    Refusal.QUOTA: "the customer is out of quota everywhere",
+    Refusal.DONT_RETRY: _SAID_NOT_TO,
+}
 
 
 class Failure(NamedTuple):
@@ -178,10 +184,10 @@ class Retry:
         """Why no attempt may follow, time and budget aside; '' if one may."""
         if failure.is_answered:
             return "the application has answered"
-        if failure.refusal is Refusal.QUOTA:
-            return "the customer is out of quota everywhere"
-        if failure.refusal is Refusal.DONT_RETRY or failure.is_never():
-            return "the backend said not to retry"
+        if failure.refusal in FINAL_REFUSALS:
+            return FINAL_REFUSALS[failure.refusal]
+        if failure.is_never():
+            return _SAID_NOT_TO
         if not failure.is_sent:
             spent = self._resends >= RESENDS
             return f"not sent in {RESENDS + 1} tries" if spent else ""
