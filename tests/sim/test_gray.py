@@ -46,8 +46,10 @@ def test_a_gray_one_of_20_has_less_than_2_percent_of_the_calls_after_5_s(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("load", [0.5, 0.7])
-def test_who_is_ejected_where_a_few_requests_wait_for_long(load: float) -> None:
-    """The cost of `eject_late`: clients leave out backends by chance, up to a tenth."""
+def test_where_a_few_requests_wait_for_long_few_backends_are_left_out(
+    load: float,
+) -> None:
+    """The cost of `eject_late`: some are by chance, a tenth of all at most."""
     waits = replace(SCENARIOS["long_waits"], eject_late=True)
     factory = picker_factory("weighted_least_loaded")
     fleet = Simulation(waits, factory, draw(waits, load, 1), 1)
@@ -58,4 +60,4 @@ def test_who_is_ejected_where_a_few_requests_wait_for_long(load: float) -> None:
         for node in client.pool.ready
         if client.outliers.of(node)
     ]
-    assert len(left_out) <= 20
+    assert 0 < len(left_out) <= 20

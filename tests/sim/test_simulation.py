@@ -129,8 +129,8 @@ def test_clients_eject_a_gray_backend() -> None:
     gray = replace(SMALL, gray=1, gray_factor=10.0, eject_late=True)
     for picker in ("round_robin", "weighted_least_loaded"):
         assert simulate(gray, picker, load=0.3, seed=1).sinkhole <= 0.1
-    as_it_is = simulate(replace(gray, eject_late=False), picker, load=0.3, seed=1)
-    assert as_it_is.sinkhole > 0.5
+        as_it_is = simulate(replace(gray, eject_late=False), picker, load=0.3, seed=1)
+        assert as_it_is.sinkhole > 0.5
 
 
 def test_a_gray_backend_takes_long_and_no_more_of_its_processors() -> None:

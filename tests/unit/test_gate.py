@@ -333,6 +333,29 @@ def test_what_is_dropped_is_counted_as_what_is_refused() -> None:
     assert task.gate.attempts().requests["0"] == before + 1
 
 
+@pytest.mark.parametrize("customer", ["wild", "w" * 1000])
+def test_what_is_dropped_beyond_a_quota_is_a_refusal_for_it(customer: str) -> None:
+    """Of one who is not listed, and has no account of its own, too."""
+    task = Task(quotas={"wild": 0.0}, default_quota=0.0)
+    gate, level = task.gate, Criticality.CRITICAL
+    wild, calm = (
+        ((wire.CUSTOMER_KEY, name), (wire.CRITICALITY_KEY, level.name))
+        for name in (customer, "calm")
+    )
+    assert not gate._has_used_up(wild, level)  # nobody has asked for it
+    assert task.ask(*wild) is not None
+    assert gate._has_used_up(wild, level)
+    assert not gate._has_used_up(calm, level)
+    before = gate.attempts().requests["0"]
+    gate._count_used_up(wild, level)
+    assert gate.refused["quota"]["CRITICAL"] == 2
+    assert not any(gate.refused["unanswered"].values())
+    assert gate.queue.arrived == 2
+    assert gate.attempts().requests["0"] == before + 1
+    task.sample()
+    assert not any(gate.refused_shares.percents)
+
+
 def test_what_is_dropped_and_refused_is_told_as_a_share_of_what_came() -> None:
     """Health checks are none of it."""
     key = wire.CRITICALITY_KEY

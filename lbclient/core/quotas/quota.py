@@ -199,12 +199,12 @@ class Quota:
     def is_used_up(self, customer: str, criticality: Criticality, now: float) -> bool:
         """Whether a customer that has an account has used up its limit, as of what has
         come so far."""
-        account = self._known.get(customer) or self._accounts.get(customer)
+        account = self._opened(customer)
         return account is not None and account.is_used_up(criticality, now)
 
     def drop(self, customer: str, criticality: Criticality, now: float) -> None:
         """Counts a request that has come, and that nobody asks for."""
-        account = self._known.get(customer) or self._accounts.get(customer)
+        account = self._opened(customer)
         if account is not None:
             account.arrive(criticality, now)
 
@@ -250,6 +250,13 @@ class Quota:
         if now > self._taken_at + HOLD:
             return self._fallback
         return self._shares.get(name, self._fallback)
+
+    def _opened(self, customer: str) -> Account | None:
+        """The account that pays; None: it would be opened now."""
+        account = self._known.get(customer) or self._accounts.get(customer)
+        if account is None and not is_name(customer):
+            return self._known[OTHERS]
+        return account
 
     def _find(self, customer: str, now: float) -> tuple[str, Account]:
         account = self._known.get(customer) or self._accounts.get(customer)

@@ -130,7 +130,6 @@ class Gate:
             self._has_used_up,
             self._count_used_up,
         )
-        self._used_up = 0  # requests beyond a quota that were dropped
         self._wakeups: Wakeups | None = None  # grpcio's, once they are read together
 
     def limit(self, requests: int) -> None:
@@ -184,18 +183,15 @@ class Gate:
         if self._system.read_at != now:
             self.sample_system(now)
         self.charging.take_speed()
-        refused = self._refusals.total()
-        used_up = self._refusals.of(Refusal.QUOTA.value) + self._used_up
+        used_up = self._refusals.of(Refusal.QUOTA.value)
+        # To decline takes as long. Who is beyond a quota is not kept out by the wait:
+        # else it could not end as long as such requests come.
+        refused = self._refusals.total() + self.declined - used_up
         wakeups = self._wakeups
         is_prompt = wakeups is not None and wakeups.is_alone()
         self._shedding.is_possible = is_prompt
         queue = self.queue
-        self._shedding.sample(
-            now, refused - used_up, queue.is_for_long, queue.cpu, used_up
-        )
-        # To decline takes as long. Who is beyond a quota is not kept out by the wait:
-        # else it could not end as long as such requests come.
-        refused += self.declined - used_up
+        self._shedding.sample(now, refused, queue.is_for_long, queue.cpu, used_up)
         self.core.sample(now, refused, is_prompt, self._arrivals.let_by)
         if self.adaptive is not None:
             self.adaptive.take_time(self.core.typical_time)
@@ -280,11 +276,11 @@ class Gate:
 
     def make_way(self) -> None:
         """Refuses one that waits for a thread, if it is less critical than a request
-        that will, and the task is overloaded.
+        that will, no thread is idle, and the task is overloaded.
 
         To be called in the task of that request, before it waits.
         """
-        if not (self.threads.waiting and self._passes()):
+        if not (self.threads.waiting and self.threads.are_busy() and self._passes()):
             return
         known = current()
         first, lower = self.threads.first_below(DEFAULT if known is None else known)
@@ -312,7 +308,7 @@ class Gate:
         self,
         metadata: Iterable[tuple[str, str | bytes]],
         criticality: Criticality,
-        is_for_load: bool = True,
+        reason: str = UNANSWERED,
     ) -> None:
         quotas = self.charging.early_quotas
         if quotas is not None:
@@ -320,7 +316,7 @@ class Gate:
         self.queue.arrived += 1
         self._arrivals.asked += 1
         self._arrivals.decided[criticality] += 1
-        self.count(UNANSWERED, criticality, is_for_load)
+        self.count(reason, criticality, is_for_load=reason is UNANSWERED)
 
     def _has_used_up(
         self, metadata: Iterable[tuple[str, str | bytes]], criticality: Criticality
@@ -335,9 +331,8 @@ class Gate:
     def _count_used_up(
         self, metadata: Iterable[tuple[str, str | bytes]], criticality: Criticality
     ) -> None:
-        self._used_up += 1
         self.pressure.add_out_of_quota(0)
-        self._count_dropped(metadata, criticality, is_for_load=False)
+        self._count_dropped(metadata, criticality, Refusal.QUOTA.value)
 
     def _passes(self) -> bool:
         """Whether who is less critical loses its turn."""

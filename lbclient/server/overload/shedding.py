@@ -55,7 +55,6 @@ class Shedding:
         self._has_used_up = has_used_up
         self._count_used_up = count_used_up
         self.is_choosing = False  # whether signals let in who comes, as it comes
-        self._is_of_quotas = False  # whether more are refused for quotas than answered
         self._answers = 0.0  # to those, until the next sample
         # Since the last sample: requests, and those of them that named a criticality.
         self._looked = self._asked = 0
@@ -85,11 +84,10 @@ class Shedding:
         is_flood = self.is_possible and self.is_flood(is_dear, are_long)
         used_up_now, self._used_up = used_up - self._used_up, used_up
         self._answers = ANSWERED_FOR_QUOTAS * elapsed
-        self._is_of_quotas = self.is_possible and used_up_now > self._answers
-        core.drops_used_up = self._is_of_quotas
+        is_of_quotas = self.is_possible and used_up_now > self._answers
+        core.drops_used_up = is_of_quotas
         self.is_choosing = is_flood
-        drops = is_flood or self._is_of_quotas
-        intake.drops = self._dropped_for if drops else None
+        intake.drops = self._dropped_for if is_flood or is_of_quotas else None
         if not is_flood:
             intake.ranks.clear()
         core.chooses = is_flood and 2 * self._asked > self._looked
@@ -129,10 +127,9 @@ class Shedding:
         self._asked += 1
         if self._has_used_up(metadata, criticality):
             self._answers -= 1.0
-            if self._answers >= 0.0:
-                return None
-            self._count_used_up(metadata, criticality)
-            return request
+            if self._answers < 0.0:
+                self._count_used_up(metadata, criticality)
+                return request
         if not self.is_choosing:
             return None
         ranks = self._core.intake.ranks

@@ -161,6 +161,10 @@ class Threads:
         size = getattr(pool, "_max_workers", 0)
         return min(1.0, running / size) if size else 0.0
 
+    def are_busy(self) -> bool:
+        """Whether none is idle, as far as is known."""
+        return bool(self.running) and self.used() in (0.0, 1.0)
+
     def load(self, now: float, are_alike: Callable[[], bool] = lambda: False) -> float:
         """Requests that run or want to, for each processor. `are_alike`: whether all
         requests are of one criticality."""
