@@ -9,7 +9,9 @@ from lbclient.client.kinds import MODULE
 def info(call: object) -> "client.records.CallInfo":
     """Tells which backend a call went to, in how many attempts, after what wait.
 
-    For calls made on a channel of ours; of any other it knows nothing.
+    For calls made on a channel of ours; of any other it knows nothing. Where client
+    interceptors answer with a response or a generator of their own, or raise, it tells
+    of the call that they sent last.
     """
     from lbclient.core.statistics.records import CallInfo
 
@@ -17,10 +19,12 @@ def info(call: object) -> "client.records.CallInfo":
         return CallInfo(None, 0, 0.0)
     from lbclient.client.calls import wrapped
     from lbclient.client.calls.attempts import Attempts
-    from lbclient.grpc_seam import beneath, final_status, marked
+    from lbclient.grpc_seam import beneath, final_status, last_beneath, marked
     from lbclient.wire import find_cost
 
     first = beneath(call)
+    if marked(first) is None and not isinstance(first, wrapped.Call):
+        first = last_beneath(call) or first  # interceptors answer, or are at it
     sent = getattr(first, "later", None) or first
     attempt = marked(sent) or marked(first)
     attempts: Attempts | None = getattr(sent, "attempts", None)

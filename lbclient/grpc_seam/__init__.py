@@ -32,6 +32,7 @@ from lbclient.grpc_seam.direct import call_arguments, with_codecs
 from lbclient.grpc_seam.interceptors import (
     beneath,
     intercepted,
+    last_beneath,
     with_compression,
 )
 from lbclient.grpc_seam.servers import (
@@ -103,6 +104,7 @@ __all__ = [
     "is_of_a_write",
     "is_provisional",
     "is_ready",
+    "last_beneath",
     "lighten",
     "mark",
     "marked",

@@ -28,6 +28,16 @@ def beneath(call: Any) -> Any:
     return task.result()
 
 
+def last_beneath(call: Any) -> Any:
+    """The call that was sent last beneath interceptors; None before there is one.
+
+    For where the interceptors are still at it, have raised, or have answered with a
+    response or an iterator of their own.
+    """
+    last = getattr(call, "_lbclient_last", None)
+    return None if last is None else last.sent
+
+
 def with_compression(
     metadata: Any, compression: grpc.Compression | None
 ) -> grpc.aio.Metadata:
@@ -57,6 +67,7 @@ def intercepted(
     if make is None:
         call = _publicly(kind, [*interceptors, last], request, details, path)
     else:
+        _tell_if_opaque(make)
         call = make(
             [*interceptors, last],
             request,
@@ -67,8 +78,7 @@ def intercepted(
             None,
             loop,
         )
-        if not _is_transparent(make):
-            call._lbclient_last = last
+    call._lbclient_last = last
     return call
 
 
@@ -92,12 +102,10 @@ def _publicly(
 
 
 @cache
-def _is_transparent(make: type) -> bool:
-    """Whether `beneath` will see through a call to the one that was sent."""
-    is_seen = mentions(make, "_interceptors_task")
-    if not is_seen:
+def _tell_if_opaque(make: type) -> None:
+    """Tells if `beneath` will not see through a call to the one that was sent."""
+    if not mentions(make, "_interceptors_task"):
         tell_missing("_interceptors_task", f"in {make.__qualname__}")
-    return is_seen
 
 
 class _Last:

@@ -162,6 +162,35 @@ async def test_an_interceptor_may_change_the_responses(
     assert await texts_of(call, receiving) == [
         text + marks for text in expected(kind, task.servicer.name)
     ]
+    assert lbclient.info(call).backend == task.address
+
+
+async def test_info_tells_of_a_call_whose_interceptor_raises_or_answers(
+    task: Any, search: Any
+) -> None:
+    """It awaits the call itself, as many do that trace, and has its own response."""
+
+    class Awaiting(grpc.aio.UnaryUnaryClientInterceptor):
+        async def intercept_unary_unary(
+            self, continuation: Any, details: Any, request: Any
+        ) -> Any:
+            call = await continuation(details, request)
+            begun.set()
+            return await call
+
+    channel = lbclient.insecure_channel(task.address, interceptors=[Awaiting()])
+    async with channel:
+        stub = search.SearchStub(channel)
+        for text in ("3", "abort", "sleep 60"):
+            begun = asyncio.Event()
+            call = stub.Search(search.Query(text=text), timeout=5)
+            await begun.wait()
+            if not text.startswith("sleep"):
+                await call.code()
+            told = lbclient.info(call)
+            assert told.backend == task.address
+            assert len(told.history) == (text == "abort")
+            call.cancel()
 
 
 @pytest.mark.parametrize("kind", KINDS)
