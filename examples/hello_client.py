@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from collections import Counter
 
 import search_pb2_grpc
 from search_pb2 import Query
@@ -22,10 +23,8 @@ async def main(*ports: str) -> None:
     target = "ipv4:" + ",".join(f"127.0.0.1:{port}" for port in ports or ("50051",))
     async with lbclient.insecure_channel(target) as channel:  # the word that changes
         stub = search_pb2_grpc.SearchStub(channel)
-        for text in ("larch", "maple", "willow"):
-            call = stub.Search(Query(text=text), timeout=1.0)
-            answer = await call
-            show(answer.text, call)
+        call = stub.Search(Query(text="larch"), timeout=1.0)
+        show((await call).text, call)
         pages = stub.Pages(Query(text="oak"), timeout=1.0)
         async for page in pages:
             show(page.text, pages)
@@ -34,6 +33,12 @@ async def main(*ports: str) -> None:
         chat = stub.Chat(queries("hello", "goodbye"), timeout=1.0)
         async for answer in chat:
             show(answer.text, chat)
+
+        calls = [stub.Search(Query(text="maple"), timeout=1.0) for _ in range(100)]
+        await asyncio.gather(*calls)
+        shares = Counter(lbclient.info(call).backend for call in calls)
+        for backend, count in sorted(shares.items()):
+            print(f"{backend}: {count} of 100 calls")
 
 
 asyncio.run(main(*sys.argv[1:]))

@@ -47,6 +47,8 @@ def test_the_pair_talks_and_leaves_in_order(
         backends = re.findall(r"^127\.0\.0\.1:(\d+): \S", output, re.MULTILINE)
         assert backends, output
         assert {int(backend) for backend in backends} <= set(ports), output
+        shares = [int(n) for n in re.findall(r": (\d+) of 100 calls", output)]
+        assert sum(shares) == 100, output
         for server in (first, second):
             os.kill(server.pid, signal.SIGTERM)
             assert server.wait(timeout=60) == 0
