@@ -57,10 +57,8 @@ async def send(port: int, customer: str, rate: float, seconds: float) -> None:
         if call.at >= WARMUP:
             ends[call.refusal or call.code] += 1
 
-    phases, chosen = (
-        [(rate, WARMUP + seconds)],
-        partial(choose, CRITICALITIES[customer]),
-    )
+    phases = [(rate, WARMUP + seconds)]
+    chosen = partial(choose, CRITICALITIES[customer])
     await frames.send(port, PATH, phases, 1, take, chosen, customer=customer)
     say(ends)
 

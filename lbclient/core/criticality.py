@@ -93,6 +93,12 @@ current = _current.get
 """The criticality of the request served, or that of `criticality`; or None."""
 
 
+def current_or_default() -> Criticality:
+    """The same; DEFAULT where there is none."""
+    found = _current.get()
+    return DEFAULT if found is None else found
+
+
 def shares(room: Sequence[float], demand: Sequence[float]) -> list[float]:
     """The share of each demand that gets in when the highest goes first.
 

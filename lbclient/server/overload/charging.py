@@ -9,7 +9,7 @@ import asyncio
 from dataclasses import replace
 
 from lbclient.config import ServerConfig
-from lbclient.core.criticality import DEFAULT, Criticality, current
+from lbclient.core.criticality import Criticality, current_or_default
 from lbclient.core.overload.concurrency import RequestOutcome
 from lbclient.core.protocols import Clock
 from lbclient.core.quotas.costs import Costs
@@ -124,8 +124,7 @@ class Charging:
         adopt(customer)
         if self.costs is None:
             return None
-        found = current()
-        return self.charge(customer, DEFAULT if found is None else found)
+        return self.charge(customer, current_or_default())
 
     def _named(self, said: object) -> str:
         """The customer's name as text; None, or another type, means no customer."""

@@ -20,7 +20,7 @@ from grpc import StatusCode
 from lbclient import wire
 from lbclient.background.readers import readers_of
 from lbclient.config import ServerConfig
-from lbclient.core.criticality import DEFAULT, Criticality, current
+from lbclient.core.criticality import DEFAULT, Criticality, current_or_default
 from lbclient.core.overload.admission import MEMORY_NAME, PLACES_NAME
 from lbclient.core.overload.late_binding import LateBinding
 from lbclient.core.overload.latency_window import MethodBaseline
@@ -249,8 +249,7 @@ class Gate:
         if self._own.has_runnable:
             return None
         load = self.queue.of_streams()
-        found = current()
-        criticality = DEFAULT if found is None else found
+        criticality = current_or_default()
         refusal = self.pressure.refuses_stream(load, criticality)
         if refusal is None:
             return None
@@ -263,8 +262,7 @@ class Gate:
 
         To be called in the request's task.
         """
-        known = current()
-        criticality = DEFAULT if known is None else known
+        criticality = current_or_default()
         answer, reason = self._giving_way(criticality)
         self.count(reason, criticality)
         return answer
@@ -282,8 +280,7 @@ class Gate:
         """
         if not (self.threads.waiting and self.threads.are_busy() and self._passes()):
             return
-        known = current()
-        first, lower = self.threads.first_below(DEFAULT if known is None else known)
+        first, lower = self.threads.first_below(current_or_default())
         if first is None or lower is None:
             return
         answer, reason = self._giving_way(lower)

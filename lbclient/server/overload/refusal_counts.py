@@ -1,6 +1,6 @@
 """How many requests were refused, by reason and criticality."""
 
-from lbclient.core.criticality import DEFAULT, Criticality, current
+from lbclient.core.criticality import Criticality, current_or_default
 from lbclient.server.overload.refusal_status import REASONS
 
 
@@ -20,8 +20,7 @@ class RefusalCounts:
     ) -> None:
         """Counts a refusal. None: the criticality is that of the current context."""
         if criticality is None:
-            found = current()
-            criticality = DEFAULT if found is None else found
+            criticality = current_or_default()
         self._counts[reason][criticality] += 1
         if is_for_load:
             self._for_load[criticality] += 1

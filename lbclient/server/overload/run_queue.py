@@ -20,7 +20,7 @@ from itertools import count
 from math import exp, inf
 from time import thread_time
 
-from lbclient.core.criticality import DEFAULT, Criticality, current
+from lbclient.core.criticality import DEFAULT, Criticality, current_or_default
 from lbclient.core.protocols import Clock
 from lbclient.server.overload.intake import Intake
 
@@ -249,9 +249,7 @@ class RunQueue:
                 # Many have come at once: those of this turn had the loop for so long.
                 self._look_for_arrivals(now, took)
         if self.is_closed:
-            known = current()
-            criticality = DEFAULT if known is None else known
-            return self._new.wait(criticality, self._is_overloaded())
+            return self._new.wait(current_or_default(), self._is_overloaded())
         if now < self.clear_until:
             return None
         self._begin(now)

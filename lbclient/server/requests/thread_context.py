@@ -9,7 +9,7 @@ import grpc
 import grpc.aio
 from grpc import StatusCode
 
-from lbclient.core.criticality import DEFAULT, current
+from lbclient.core.criticality import current_or_default
 from lbclient.core.overload.concurrency import RequestOutcome
 from lbclient.core.report.load_monitor import Sizes
 from lbclient.server.overload.adaptive import note_outcome
@@ -62,9 +62,7 @@ class ThreadContext(RequestContext):
         self.adopt(copy_context())
         note_outcome(RequestOutcome.GIVEN_UP)  # unless its thread answers
         self._threads = method.threads
-        known = current()
-        criticality = DEFAULT if known is None else known
-        self._threads.queue(self, self.begun_at, criticality)
+        self._threads.queue(self, self.begun_at, current_or_default())
         # What it is told if it does not wait any more when it gets its thread.
         self.lost_to: RefusalStatus | None = None
 
