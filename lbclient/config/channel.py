@@ -350,12 +350,12 @@ class ChannelConfig(Sourced):
         source="Off, as up to half of the requests are sent twice.",
     )
     eject_late: bool = setting(
-        False,
+        True,
         SWITCH,
         help="Whether a backend whose answers to a method come much later than usual, "
-        "while the others' do not, gets only trial calls of the method. For methods "
-        "that take as long whoever asks: not for long polling, nor for keys.",
-        source="Off, as an answer may be late for its request's sake.",
+        "while the others' do not, gets only trial calls of the method. Calls with "
+        "a key are not compared.",
+        source="Weights and statuses do not show such a backend.",
     )
     propagate_deadline: bool = setting(
         False,

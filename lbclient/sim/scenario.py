@@ -118,7 +118,7 @@ class Scenario:
     liars: int = 0  # always report 0.01
 
     ejection: bool = True  # clients eject backends that fail what others do not
-    eject_late: bool = False  # and those that are late while others are not
+    eject_late: bool = True  # and those that are late while others are not
     active_limit: int = UNLIMITED  # see ChannelConfig
     throttle: float = 0.0  # likewise; 0: none
     attempts: int = 1  # of a refused request, within ...

@@ -226,7 +226,6 @@ SCENARIOS: dict[str, Scenario] = {
         loads=(0.3, 0.7),
         backends=20,
         gray=1,
-        eject_late=True,
         warm_up=10.0,
         window=20.0,
     ),

@@ -32,7 +32,7 @@ class Shares(Simulation):
 def test_a_gray_one_of_20_has_less_than_2_percent_of_the_calls_after_5_s(
     load: float, seed: int
 ) -> None:
-    """With `eject_late`. An even share is 5 %; a client sends it 1.5 or 3.5 calls a
+    """An even share is 5 %; a client sends it 1.5 or 3.5 calls a
     second."""
     factory = picker_factory("weighted_least_loaded")
     fleet = Shares(GRAY, factory, draw(GRAY, load, seed), seed)
@@ -46,11 +46,12 @@ def test_a_gray_one_of_20_has_less_than_2_percent_of_the_calls_after_5_s(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("load", [0.5, 0.7])
-def test_where_a_few_requests_wait_for_long_few_backends_are_left_out(
+def test_where_a_few_requests_wait_for_long_backends_keep_their_share(
     load: float,
 ) -> None:
-    """The cost of `eject_late`: some are by chance, a tenth of all at most."""
-    waits = replace(SCENARIOS["long_waits"], eject_late=True)
+    """Of 200 pairs of a client and a backend some are left out by chance, as traffic
+    ends."""
+    waits = SCENARIOS["long_waits"]
     factory = picker_factory("weighted_least_loaded")
     fleet = Simulation(waits, factory, draw(waits, load, 1), 1)
     fleet.run()
@@ -60,4 +61,4 @@ def test_where_a_few_requests_wait_for_long_few_backends_are_left_out(
         for node in client.pool.ready
         if client.outliers.of(node)
     ]
-    assert 0 < len(left_out) <= 20
+    assert len(left_out) <= 2

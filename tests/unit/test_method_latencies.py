@@ -91,13 +91,15 @@ class Calls:
         report: LoadReport | None,
         key: int = FIND,
         status: int = 0,
+        chose_freely: bool = True,
     ) -> None:
         verdict = Verdict.FAILED if status else Verdict.SERVED
         outcome = Outcome(verdict, took, report, None, status != DEADLINE_EXCEEDED)
         sent_at = self.now - took
         self.outliers.judge(
-            key, node, outcome, status, max(sent_at, 0.5), self.now, lambda: PATHS[key]
-        )
+            key, node, outcome, status, max(sent_at, 0.5), self.now,
+            lambda: PATHS[key], chose_freely=chose_freely,
+        )  # fmt: skip
         node.load.begin()
         node.load.finish(outcome, self.now)
 
@@ -439,3 +441,38 @@ def test_a_late_backend_is_better_than_too_few_others() -> None:
     calls.pool.observe(calls.nodes[1], State.CONNECTING, calls.now)
     calls.outliers.changed(calls.nodes[1], calls.now)
     assert calls.ejected() == []
+
+
+def test_calls_that_later_ones_overtook_are_late_for_their_own_sake() -> None:
+    """Long polls that end one after the other, of a backend that holds many."""
+    calls = Calls(spread=0.1).run(30.0, well)
+    for _ in range(50):
+        calls.now += 0.2
+        calls.end(calls.nodes[0], 20.0, LoadReport(0.3, RATE, 0.0, 30))
+        for number, node in enumerate(calls.nodes[1:], start=1):
+            calls.answer(node, number, USUAL)
+    assert calls.outliers.total == 0
+    assert calls.run(5.0, gray).ejected() == [0]
+
+
+def test_calls_whose_key_chose_the_backend_are_not_compared() -> None:
+    calls = Calls().run(30.0, well)
+    for _ in range(100):
+        calls.now += 0.2
+        late = calls.report(0, 10.0 * USUAL)
+        calls.end(calls.nodes[0], 10.0 * USUAL, late, chose_freely=False)
+        for number, node in enumerate(calls.nodes[1:], start=1):
+            calls.answer(node, number, USUAL)
+    assert calls.outliers.total == 0
+
+
+def test_a_late_backend_is_let_in_when_the_others_are_full_and_only_then() -> None:
+    calls = Calls().run(30.0, well).run(5.0, gray)
+    assert calls.ejected() == [0]
+    calls.utilization = dict.fromkeys(range(10), 0.94)
+    assert calls.run(5.0, gray).ejected() == [0]
+    calls.utilization = dict.fromkeys(range(10), 0.97)
+    assert calls.run(2.0, gray).ejected() == []
+    assert calls.run(20.0, gray).ejected() == []
+    calls.utilization = dict.fromkeys(range(10), 0.5)
+    assert calls.run(5.0, gray).ejected() == [0]

@@ -441,7 +441,7 @@ async def test_one_that_answers_late_leaves_the_picks_and_says_why(
 
     caplog.set_level(logging.INFO, "lbclient.balancer")
     tasks = await start_some(4, make)
-    async with await ready_channel(tasks, eventually, eject_late=True) as channel:
+    async with await ready_channel(tasks, eventually) as channel:
         late = tasks[0]
         for task in tasks:
             task.latency = 0.005
@@ -467,3 +467,46 @@ async def test_one_that_answers_late_leaves_the_picks_and_says_why(
         assert ejection.why in str(snapshot())
         assert any(ejection.why in record.getMessage() for record in caplog.records)
         assert channel.statistics().ejections == 1
+
+
+async def test_calls_with_keys_are_not_compared_as_what_they_ask_for_differs(
+    start_some: Start,
+) -> None:
+    def make() -> lbclient.Server:
+        settings = {"utilization": lambda: 0.3, "utilization_replaces": True}
+        return lbclient.server(config=lbclient.ServerConfig(**settings))  # type: ignore[arg-type]
+
+    tasks = await start_some(4, make)
+    for task in tasks:
+        task.latency = 0.005
+    settings = {"picker": "consistent_hashing"}
+    async with await ready_channel(tasks, eventually, **settings) as channel:
+        ask: Any = channel.unary_unary(OLD)
+
+        async def with_keys() -> None:
+            rpcs = []
+            for number in range(40):
+                with lbclient.key(f"session {number}"):
+                    rpcs.append(ask(b""))
+            for rpc in rpcs:
+                await rpc
+
+        async def without() -> None:
+            for rpc in [ask(b"") for _ in range(12)]:
+                await rpc
+
+        await eventually(
+            lambda: min(task.begun for task in tasks) >= 100,
+            channel.statistics,
+            meanwhile=without,
+        )
+        late = max(tasks, key=lambda task: task.begun)
+        late.latency, before = 0.3, late.begun
+        for _ in range(40):
+            await with_keys()
+        assert late.begun >= before + 100
+        assert not ejected(channel)
+        await eventually(
+            lambda: ejected(channel), channel.statistics, meanwhile=without
+        )
+        assert ejected(channel) == {late.address: [OLD]}

@@ -50,10 +50,11 @@ class OutlierDetection:
 
         What the table of statuses takes for a failure, or a refusal, stays one.
         """
-        backend, counts = attempt.backend, attempt.counts
+        backend, counts, hints = attempt.backend, attempt.counts, attempt.hints
         judgement = self._outliers.judge(
             id(counts), backend, outcome, code, attempt.sent_at, now,
             partial(self._methods.method_of, counts),
+            chose_freely=hints is None or not hints.keys,
         )  # fmt: skip
         if self._outliers.news and outcome.is_answer:
             self._tell_ejections(now)

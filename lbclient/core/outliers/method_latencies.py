@@ -22,6 +22,7 @@ ejected that is no busier than others, while these have room for its requests.
 
 from collections.abc import Container
 from dataclasses import dataclass
+from itertools import islice
 from math import exp, log
 from typing import Generic, NamedTuple
 
@@ -57,6 +58,8 @@ class LatencyTuning:
     # others, and has been ready for so many seconds.
     many: float = 3.0
     warm: float = 30.0
+    enough: int = 20  # others, of hundreds
+    last: int = 8  # answers, one of which tells whether a late one was overtaken
     recent: float = 0.5  # gain, of the last answers and reports
     slow: float = log(3.0)  # what is ejected is later by as much, in the mean
     is_usual: float = 0.1  # share of a trial call that went well
@@ -66,9 +69,13 @@ class LatencyTuning:
     lasts: float = 1.0  # seconds of suspicion
     least_backends: int = 3  # of two nobody can say which one has changed
     most_ejected: int = 5  # of so many backends one may be ejected
-    # A backend is busy above this utilization, or above that of the others times
-    # `busier` and a little. The others have room while they stay below it.
+    # A backend is busy if it gets so many `more` requests than usual; above this
+    # utilization; or above that of the others times `busier` and a little. The others
+    # have room while they stay below it.
+    more: float = 1.3  # its rate, over the usual one, in relation to others
+    crowded: float = 1.5  # the requests of others, over what is usual of them
     busy: float = 0.9
+    full: float = 0.95  # the others: then a late backend is needed
     busier: float = 1.5
     little: float = 0.1
 
@@ -93,7 +100,7 @@ class LatencyStanding:
     """
 
     __slots__ = (
-        "_held", "_rate", "_usual_at", "_usual_held", "_usual_rate", "answers",
+        "_held", "_last", "_rate", "_usual_at", "_usual_held", "_usual_rate", "answers",
         "count", "has_held", "late", "others_before", "recent", "suspected_at",
         "suspicion", "usual",
     )  # fmt: skip
@@ -109,6 +116,7 @@ class LatencyStanding:
         self.count = 0  # of answers in `usual`
         self.usual = self.recent = 0.0
         self.suspicion = 0.0
+        self._last: tuple[tuple[float, bool], ...] = ()  # when sent, whether slow
         self.has_held = False  # many requests, for its rate, since it is suspected
         self._usual_at = 0.0
         self._held = self._rate = 0.0  # of late, as reported
@@ -133,6 +141,23 @@ class LatencyStanding:
             self._held += gain * (report.active - self._held)
             self._rate += gain * (report.qps - self._rate)
 
+    def remember(self, sent_at: float, *, is_slow: bool) -> None:
+        self._last = (*self._last[1 - TUNING.last :], (sent_at, is_slow))
+
+    def is_overtaken(self, sent_at: float) -> bool:
+        """Whether most calls that were sent later, and are answered already, were not
+        slow: then a late answer is late for its request's sake."""
+        later = [is_slow for at, is_slow in self._last if at > sent_at]
+        return 2 * sum(later) < len(later)
+
+    def rise(self) -> float:
+        """Its rate of late over what is usual of it; 0.0: unknown."""
+        return self._rate / self._usual_rate if self._usual_rate else 0.0
+
+    def crowd(self) -> float:
+        """How many requests it has of late over what is usual of it."""
+        return (self._held + 0.5) / (self._usual_held + 0.5)
+
     def holds_many(self) -> bool:
         """Whether it has many more requests than usual, for its rate."""
         usual = (self._usual_held + 0.5) * self._rate
@@ -155,7 +180,12 @@ class MethodLatencies(Generic[N]):
         self._level, self._count = 0.0, 0  # mean log of all that is usual
 
     def observe(
-        self, node: N, latency: float, report: LoadReport | None, now: float
+        self,
+        node: N,
+        latency: float,
+        report: LoadReport | None,
+        sent_at: float,
+        now: float,
     ) -> Lateness | None:
         """Learns how long an answer took. Returns what is to be held against its
         backend, if it is to be ejected."""
@@ -171,7 +201,12 @@ class MethodLatencies(Generic[N]):
         distance = logarithm - self._usual_of(standing)
         evidence = self._evidence(standing, distance)
         is_late = evidence > 0.0
-        if is_late and not standing.suspicion:
+        is_overtaken = is_late and standing.is_overtaken(sent_at)
+        if is_overtaken:
+            evidence = 0.0
+        else:
+            standing.remember(sent_at, is_slow=distance > TUNING.tolerated)
+        if evidence > 0.0 and not standing.suspicion:
             standing.suspected_at = now
             standing.others_before = self._of_others(standing)
         self._answers += 1
@@ -180,7 +215,7 @@ class MethodLatencies(Generic[N]):
         standing.late += is_late
         # A failure does not become usual, but what befalls all does.
         is_common = not self._are_others_well(standing)
-        if not (is_late and standing.suspicion) or is_common:
+        if is_common or is_overtaken or not (is_late and standing.suspicion):
             self._usual.add(distance)
         if not is_late or is_common:
             self._learn(standing, logarithm, now)
@@ -200,9 +235,12 @@ class MethodLatencies(Generic[N]):
         ready_at = node.load.ready_at
         if report is None or ready_at is None or now < ready_at + TUNING.warm:
             return False
-        others = [each.load.report for each in self._pool.ready if each is not node]
+        if not report.active or report.active < TUNING.held:
+            return False
+        some = islice(self._pool.ready, TUNING.enough)
+        others = [each.load.report for each in some if each is not node]
         reports = [each for each in others if each is not None and each.active]
-        if not reports or not report.active or report.active < TUNING.held:
+        if not reports:
             return False
         by_rate = median(each.qps / (each.active or 1) for each in reports)
         by_use = median(each.utilization / (each.active or 1) for each in reports)
@@ -255,8 +293,14 @@ class MethodLatencies(Generic[N]):
         )
 
     def _lateness(self, node: N, standing: LatencyStanding) -> Lateness | None:
-        """None: it is not that much later."""
+        """None: it is not that much later, or requests wait for it, or for the others,
+        as there are more than usual."""
         others = [one for each, one in self._standings.items() if each is not node]
+        rises = [rise for one in others if (rise := one.rise())] or [1.0]
+        if standing.rise() > TUNING.more * median(rises):
+            return None
+        if others and median(one.crowd() for one in others) > TUNING.crowded:
+            return None
         known = [one.usual for one in others if one.count >= TUNING.first]
         level = median(known) if known else standing.usual
         at_least = max(self._usual_of(standing), level) + max(0.0, self._usual.mean)
@@ -280,6 +324,11 @@ class MethodLatencies(Generic[N]):
         return own <= min(most, TUNING.busy) and (
             sum(told) / len(told) + more <= TUNING.busy
         )
+
+    def are_full(self, ejected: Container[N]) -> bool:
+        """Whether those that are not `ejected` have no room by now."""
+        left = [each for each in self._pool.ready if each not in ejected]
+        return sum(each.load.utilization() for each in left) > TUNING.full * len(left)
 
     def is_usual(self, node: N, latency: float) -> bool:
         """Whether a trial call of an ejected backend did not take longer than those of

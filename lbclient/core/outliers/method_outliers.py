@@ -36,6 +36,7 @@ TRIALS = Backoff(1.0, 30.0, jitter=0.25)  # until a trial call, or after one tha
 # Of a late backend each trial call takes long, so there are few of them.
 LATE_TRIALS = Backoff(20.0, 60.0, jitter=0.25)
 MOST_TRIALS = 3  # that must go well in a row; as many as it was ejected of late
+LOOK_AT_OTHERS = 1.0  # seconds from one look to the next, while some are ejected
 LOOK_AGAIN = 0.1  # seconds; where trials are due, but the backends are lost or full
 
 
@@ -72,6 +73,7 @@ class MethodWatch(Generic[N]):
         self.latency = 0.0  # mean of its OKs, in seconds
         self.answers = self.oks = 0
         self.last_error_at = self.answered_at = -inf
+        self._look_at = -inf  # whether the others have room for those that are late
         self._due_at = inf  # the first of the ejections', or earlier
         self._left_out: frozenset[N] | None = None  # those ejected, once asked for
         self._usual = UsualAnswers(self.standings)
@@ -86,6 +88,8 @@ class MethodWatch(Generic[N]):
         self.answered_at = now
         self.answers += 1
         standing.add(status)
+        if self.ejected and now >= self._look_at:
+            self._let_in_late_if_needed(now)
         if status:
             self.last_error_at = now
             return self._erred(standing, status, sent_at, now)
@@ -310,12 +314,16 @@ class MethodWatch(Generic[N]):
         ejection = self.ejected.get(node)
         if ejection is not None and now < ejection.failed_at + TRIALS.first:
             ejection.ended_connection = True
-        self._let_in_late_if_few(now)
+        self._let_in_late_if_needed(now)
 
-    def _let_in_late_if_few(self, now: float) -> None:
-        """A late backend that answers is better than too few that are quick."""
+    def _let_in_late_if_needed(self, now: float) -> None:
+        """Late ones are better than too few that are quick, or than full ones."""
+        self._look_at = now + LOOK_AT_OTHERS
+        if self._latencies is None:
+            return
         others = self._pool.counts[State.READY] - len(self.ejected)
-        if others >= LATENCY.least_backends - 1:
+        are_few = others < LATENCY.least_backends - 1
+        if not are_few and not self._latencies.are_full(self.ejected):
             return
         for node, ejection in list(self.ejected.items()):
             if ejection.is_late:

@@ -104,13 +104,20 @@ class Outliers(Generic[N]):
         sent_at: float,
         now: float,
         method_of_key: Callable[[], Method],
+        *,
+        chose_freely: bool = True,
     ) -> Judgement | None:
         """What the end of an attempt says of its backend; None: nothing, or it is OK.
 
-        Watches the method, if it is not watched yet, from its first error on.
+        Watches the method, if it is not watched yet, from its first error on. It is not
+        timed unless the picker `chose_freely`: what a call asks for may be why it takes
+        long, where all that ask for it go to one backend.
         """
         if status in TIMED and now >= node.load.timed_at:
-            self._time(key, node, outcome, sent_at, now, method_of_key)
+            if chose_freely:
+                self._time(key, node, outcome, sent_at, now, method_of_key)
+            else:
+                node.load.timed_at = now + PERIOD
         if not outcome.is_answer:
             is_late = status == DEADLINE_EXCEEDED
             self.given_up(key, node, sent_at, now, is_late=is_late)
@@ -159,7 +166,7 @@ class Outliers(Generic[N]):
         latencies = self._latencies.get(key)
         if latencies is None or not self._is_of(node, sent_at):
             return
-        late = latencies.observe(node, outcome.latency, outcome.report, now)
+        late = latencies.observe(node, outcome.latency, outcome.report, sent_at, now)
         node.load.timed_at = now + latencies.period(node)
         if late is None:
             return
