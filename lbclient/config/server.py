@@ -162,12 +162,12 @@ class ServerConfig(Sourced):
         "Read for every request and response, so it must be cheap.",
     )
     estimate_runnable: bool = setting(
-        False,
+        True,
         SWITCH,
         help="Whether reports tell, without `runnable`, how many requests want a "
-        "processor, by an estimate from their number and the utilization. Only where "
-        "requests want processors, and else merely wait.",
-        source="Off: a queue for a disk, a GPU or another service would look idle.",
+        "processor, by an estimate from their number, their durations and the "
+        "utilization.",
+        source="docs/simulator.md: p99 beside long polls is 9 to 19 % shorter.",
     )
     max_load: float = setting(
         LOAD.target,

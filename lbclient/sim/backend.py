@@ -158,7 +158,7 @@ class SimulatedBackend:
         if self._arrivals is not None:
             self._queue(self._arrivals, Arrival(node, number, cost), now)
             return
-        if self._latencies is not None:
+        if self._latencies is not None or self.reports.waiting is not None:
             self._arrived[number] = now, self._active
         self._active += 1
         refusal = None
@@ -187,7 +187,7 @@ class SimulatedBackend:
         """Decides on the requests whose turn it is, one for each idle processor."""
         while len(arrivals) and len(self._running) < self._cores:
             node, number, cost = arrivals.take()
-            if self._latencies is not None:
+            if self._latencies is not None or self.reports.waiting is not None:
                 self._arrived[number] = now, self._active
             self._active += 1
             refusal = None
@@ -356,10 +356,10 @@ class SimulatedBackend:
                 self._failed += 1
                 if refusal is not None and self.admission is not None:
                     self.admission.overloads += 1
-        if self._latencies is not None and number in self._arrived:
+        if number in self._arrived:
             arrived_at, others = self._arrived.pop(number)
             if verdict is SERVED:
-                self._latencies.note(others, now - arrived_at)
+                self._learn(now - arrived_at, others)
         reports = self.reports
         if reports.is_exact:
             waiting, active = reports.waiting, self._active
@@ -376,6 +376,13 @@ class SimulatedBackend:
             self._send(answer, now)
         else:
             self._answers.append(answer)
+
+    def _learn(self, took: float, others: int) -> None:
+        """Served one that took so many seconds, while `others` were there."""
+        if self._latencies is not None:
+            self._latencies.note(others, took)
+        if self.reports.waiting is not None:
+            self.reports.waiting.served(took)
 
     def _send(self, answer: Answer, now: float) -> None:
         """On its way back, which may be farther than others'."""

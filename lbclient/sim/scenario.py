@@ -104,7 +104,7 @@ class Scenario:
     health_interval: float = 5.0
     # Of requests in flight, beside their number: who runs or wants to as far as a
     # server can know it by its own figures; or exactly, "runnable"; or "nothing".
-    told: str = "nothing"
+    told: str = "estimate"
     # Share of the use of its processors that a server sees: less if they are GPUs.
     seen: float = 1.0
     report_delay: float = 0.0  # of all that is reported

@@ -5,22 +5,39 @@ from random import Random
 import pytest
 
 from lbclient.core.model import LoadReport, Outcome, Verdict
-from lbclient.core.report.waiting import GROWTH, LONG, Waiting
+from lbclient.core.report.waiting import MOST, Waiting
 from lbclient.pickers import WeightedLeastLoaded
 from lbclient.testing import fake_nodes
 
 TICK = 0.1
+SHORT = 0.01  # seconds, of most requests
 
 
-def sampled(active: int, utilization: float, cpus: float = 1.0) -> Waiting:
-    waiting = Waiting()
-    for tick in range(600):
+def sample(
+    waiting: Waiting,
+    active: int,
+    utilization: float,
+    cpus: float = 1.0,
+    took: float = SHORT,
+    long: float = 8.0,
+    ticks: range = range(600),
+) -> Waiting:
+    """Of the requests that end 50 in each tick take about as long as `took`. Those in
+    flight take `long`: so many of them end as there are, by Little's law."""
+    ended = 0.0
+    for tick in ticks:
+        for number in range(50):
+            waiting.served(took * (0.5 + number / 50))
+        ended += active * TICK / long
+        while ended >= 1.0:
+            waiting.served(long)
+            ended -= 1.0
         waiting.sample(tick * TICK, active, utilization, cpus)
     return waiting
 
 
-def test_who_is_in_flight_beside_idle_processors_waits() -> None:
-    waiting = sampled(active=100, utilization=0.2)
+def test_who_takes_long_beside_idle_processors_waits() -> None:
+    waiting = sample(Waiting(), active=100, utilization=0.2)
     assert 95.0 < waiting.count < 100.0
     assert waiting.runnable(110) == pytest.approx(11, abs=1)
     assert waiting.runnable(3) == 0
@@ -33,27 +50,43 @@ def test_what_a_queue_of_that_utilization_has_does_not_wait(
 ) -> None:
     """An M/M/m has at most m u + u / (1 - u) requests in the mean."""
     queue = cpus * used + used / (1.0 - used) if used < 1.0 else 250.0
-    assert sampled(round(queue), used, cpus).runnable(5) is None
+    assert sample(Waiting(), round(queue), used, cpus).runnable(5) is None
+
+
+def test_a_queue_for_something_else_than_processors_does_not_wait() -> None:
+    """As for a GPU: all requests take about as long, whatever the processors do."""
+    waiting = Waiting()
+    for tick in range(600):
+        for number in range(20):
+            waiting.served(0.5 + number / 20)
+        waiting.sample(tick * TICK, 200, 0.1, 4.0)
+    assert waiting.runnable(200) is None
 
 
 def test_a_backend_that_stalls_does_not_look_idle() -> None:
-    """For no processor time its requests take ten times as long from 60 s on."""
-    waiting = sampled(active=20, utilization=0.3)
-    before = waiting.count
-    for tick in range(600, 600 + round(5.0 / TICK)):
-        waiting.sample(tick * TICK, 200, 0.3, 1.0)
-    told = waiting.runnable(200)
+    """For no processor time its requests take 50 times as long from 60 s on."""
+    waiting = sample(Waiting(), active=20, utilization=0.3)
+    stalls = range(600, 650)
+    sample(waiting, 2000, 0.3, took=50 * SHORT, ticks=stalls, long=50 * SHORT)
+    told = waiting.runnable(2000)
     assert told is not None
-    assert told > 100
-    assert waiting.count < GROWTH * (before + (200 - 20) * 5.0 / LONG)
+    assert told > 1500
+
+
+def test_a_backend_that_gets_more_of_those_that_wait_tells_them_soon() -> None:
+    waiting = sample(Waiting(), active=20, utilization=0.1)
+    assert waiting.runnable(20) == pytest.approx(1, abs=1)
+    waiting.sample(600 * TICK, 60, 0.1, 1.0)
+    told = waiting.runnable(60)
+    assert told is not None
+    assert 60 - told <= MOST * 20
 
 
 def test_who_waits_is_told_only_where_one_does() -> None:
-    assert sampled(active=1, utilization=0.1).runnable(1) is None
+    assert sample(Waiting(), active=1, utilization=0.1).runnable(1) is None
     assert Waiting().runnable(7) is None
-    assert repr(sampled(active=100, utilization=0.0)) == (
-        "<100.0 of 100.0 requests wait>"
-    )
+    waiting = sample(Waiting(), active=100, utilization=0.0)
+    assert repr(waiting) == "<100.0 of 100.0 requests wait>"
 
 
 @pytest.mark.parametrize("idle", [0, 1])

@@ -34,16 +34,16 @@ class LoadMonitor:
         "_finished",
         "_qps",
         "_sampled_at",
-        "_waiting",
         "active",
         "counted",
         "latencies",
         "memory",
         "signals",
         "uncounted",
+        "waiting",
     )
 
-    def __init__(self, smoothing: float, *, estimates_runnable: bool = False) -> None:
+    def __init__(self, smoothing: float, *, estimates_runnable: bool = True) -> None:
         # Written by who begins requests: a method would be a function more for each.
         self.active = 0
         self.memory = 0.0  # the share of its limit in use, as last read; 0.0: unknown
@@ -54,7 +54,7 @@ class LoadMonitor:
         self.uncounted: deque[ServedRequest] = deque()
         self.counted: deque[ServedRequest] = deque()
         self.latencies = LatencyEstimate()
-        self._waiting = Waiting() if estimates_runnable else None
+        self.waiting = Waiting() if estimates_runnable else None
         self._ended = 0
         self._finished = 0  # both since the last sample
         self._failed = 0
@@ -110,8 +110,8 @@ class LoadMonitor:
         self._finished = self._failed = 0
         self._cpu.update(cpu, now)
         used = cpu if application is None else application
-        if self._waiting is not None:
-            self._waiting.sample(now, self.active, used, cpus)
+        if self.waiting is not None:
+            self.waiting.sample(now, self.active, used, cpus)
         if application is not None:
             self._application.update(application, now)
 
@@ -137,7 +137,7 @@ class LoadMonitor:
     def runnable(self, active: int) -> int | None:
         """Of so many requests in flight those that want a processor, by estimate; None:
         it is not estimated, or all of them do."""
-        return None if self._waiting is None else self._waiting.runnable(active)
+        return None if self.waiting is None else self.waiting.runnable(active)
 
     def __repr__(self) -> str:
         load = self.report()

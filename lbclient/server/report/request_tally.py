@@ -167,9 +167,11 @@ class RequestTally:
         if get_ident() != self._thread:
             return
         self.count_served()
-        now = self._clock()
+        now, waiting = self._clock(), self._monitor.waiting
         for method, _, took, _ in self._monitor.take_counted():
             quickest = method.quickest
+            if quickest and waiting is not None:
+                waiting.served(took)
             if quickest and (took < quickest.ample or now >= quickest.turns_at):
                 quickest.observe(took, now)
 
