@@ -40,7 +40,7 @@ class LatencyTuning:
     # Seconds from one timed answer of a backend to the next: what comes at once, after
     # a pause of a process, is one answer. More by so much for each backend of many.
     period: float = 0.1
-    period_each: float = 0.002
+    period_each: float = 0.005
     first: int = 5  # answers of which nothing is told: what is usual is not known
     memory: int = 300  # answers, one a second, of what is usual of a backend
     quick: int = 20  # answers that count at once, however many a second
