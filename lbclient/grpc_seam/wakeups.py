@@ -27,6 +27,7 @@ try:
 except ImportError:  # not on Windows
     ioctl = None  # type: ignore[assignment]
 
+CLOSED = "Event loop is closed"  # as asyncio and uvloop say it
 _NONE = bytes(4)  # an int, in whose place FIONREAD returns the bytes unread
 
 
@@ -47,12 +48,16 @@ class Wakeups:
         try:  # `suppress` would take 0.5 us, each time
             self._handle()  # reads one byte, and handles all events that are there
             # Whoever writes a byte does so after its event is there, so those of all
-            # these bytes were handled. Where one of them raised, as its loop is closed,
-            # the bytes are left for the events behind it.
+            # these bytes were handled. Where one of them raised, the bytes are left for
+            # the events behind it.
             if unread > 1 and self.is_alone():
                 os.read(self._socket, unread - 1)
         except BlockingIOError:  # another loop was faster, and handles it
             pass
+        except RuntimeError as error:
+            # Of a channel that was left open in another loop: nobody waits for it.
+            if str(error) != CLOSED:
+                raise
 
     def __repr__(self) -> str:
         return f"<reads socket {self._socket} for {self._handle!r}>"

@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from contextlib import suppress
+import sys
 from threading import Barrier
 from typing import Any
 
@@ -36,8 +36,7 @@ def left_after(reader: Any, is_alone: bool = True) -> int:
     with theirs, ours:
         ours.setblocking(False)
         theirs.send(bytes(100))
-        with suppress(RuntimeError):
-            Wakeups(ours.fileno(), lambda: reader(ours), lambda: is_alone)()
+        Wakeups(ours.fileno(), lambda: reader(ours), lambda: is_alone)()
         try:
             return len(ours.recv(1000))
         except BlockingIOError:
@@ -64,6 +63,50 @@ def test_bytes_that_others_read_too_are_left() -> None:
 def test_the_bytes_of_events_behind_one_that_raises_are_left() -> None:
     """Such an event is of a loop that is closed."""
     assert left_after(read_one_and_raise) == 99
+
+
+def test_what_else_an_event_raises_is_raised() -> None:
+    def fail(_: socket.socket) -> None:
+        raise RuntimeError("of somebody else")
+
+    with pytest.raises(RuntimeError, match="of somebody else"):
+        left_after(fail)
+
+
+LEFT_OPEN = """
+import asyncio, lbclient, sys
+
+TARGET = sys.argv[1]
+
+async def leave_open():
+    channel = lbclient.insecure_channel(TARGET)
+    await channel.unary_unary("/a.B/C")(b"")
+    return channel
+
+async def close_another():
+    async with lbclient.insecure_channel(TARGET) as channel:
+        for _ in range(20):
+            await channel.unary_unary("/a.B/C")(b"")
+
+left = []
+for _ in range(20):
+    left.append(asyncio.run(leave_open()))
+    asyncio.run(close_another())
+"""
+
+
+async def test_a_channel_left_open_in_a_closed_loop_is_no_noise_in_the_next() -> None:
+    server = lbclient.server()
+    add_methods(server, {"/a.B/C": ECHO})
+    port, other = (server.add_insecure_port("127.0.0.1:0") for _ in range(2))
+    await server.start()
+    program = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", LEFT_OPEN, f"ipv4:127.0.0.1:{port},127.0.0.1:{other}",
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    said, _ = await asyncio.wait_for(program.communicate(), 60)
+    await server.stop(None)
+    assert (said.decode(), program.returncode) == ("", 0)
 
 
 def test_a_loop_that_comes_second_reads_nothing() -> None:
