@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from inspect import getdoc
+from inspect import cleandoc
 from math import isfinite
 from platform import python_version
 from typing import TYPE_CHECKING, Any
@@ -129,8 +129,7 @@ def of_channel(number: int, channel: Channel, room: int) -> dict[str, Any]:
     if balancer is not None:
         events = balancer.backends.events
         resolver = repr(balancer.backends.discovery.resolver).strip("<>")
-        # What a picker's docstring begins with is its rule.
-        rule = (getdoc(type(balancer.pickers.inner())) or "").partition("\n")[0]
+        rule = rule_of(type(balancer.pickers.inner()))
     backends = [of_backend(each, recent, now) for each in seen.backends[:room]]
     return {
         **told_of(seen, shape.CHANNEL),
@@ -161,6 +160,18 @@ def of_channel(number: int, channel: Channel, room: int) -> dict[str, Any]:
         ],
         "config": of_config(channel._config),
     }
+
+
+def rule_of(picker: type) -> str:
+    """What a picker goes by: its class attribute `rule`, or the first line of its
+    docstring. A class that has neither is as the one that it inherits from.
+    """
+    for each in picker.__mro__[:-1]:  # without `object`
+        own = vars(each)
+        for said in (own.get("rule"), own.get("__doc__")):
+            if isinstance(said, str) and said:
+                return cleandoc(said).partition("\n")[0]
+    return ""
 
 
 def of_backend(seen: Any, recent: Recent, now: float) -> dict[str, Any]:

@@ -131,7 +131,7 @@ class Balancer:
         picker = pickers.current if hints is None else pickers.for_call(hints)
         if self._rest.is_on:
             self._rest.end()
-        lost = 0
+        lost, has_raised = 0, False
         while ready := self.pool.ready:
             try:
                 if self.outliers.count:
@@ -148,12 +148,14 @@ class Balancer:
                 words = "%s: picker raised; falling back to round robin"
                 logger.exception(words, self.label, channel=self.label, reason=error)
                 backend = ready[self.counters.total() % len(ready)]
+                has_raised = True
                 is_connected = is_ready(backend.channel)
             if is_connected:
                 if pickers.probing.wanted:
                     pickers.probing.ask()
                 if self.picks.recent is not None:
-                    self.picks.chosen(backend, id(counts), now, pickers.current)
+                    key = id(counts)
+                    self.picks.chosen(backend, key, now, picker, has_raised)
                 return backend
             lost += 1
             self.backends.lost(backend, is_second=lost == 2)

@@ -10,13 +10,18 @@ from typing import TYPE_CHECKING
 from lbclient.core.model import Outcome, Verdict
 from lbclient.core.outliers.outliers import Outliers
 from lbclient.core.protocols import Clock, Picker
+from lbclient.core.routing.keyed_picks import PickerForCall
 from lbclient.core.routing.spillover import Spillover
 from lbclient.core.statistics.recent import Recent
+from lbclient.pickers.fewest_streams import FewestStreams
 
 if TYPE_CHECKING:
     from lbclient.client.backends.backend import Backend
 
 TRIAL = "a trial call: it is ejected for this method"
+STREAM = f"a resumable stream: {FewestStreams.rule}"
+WITH_KEY = "a call with a key"
+FALLBACK = "in turn, as the picker raised an error"
 ANOTHER = "another than the attempt before, the less loaded of two"
 
 # An enum looks its members up in Python up to 3.11.
@@ -37,11 +42,22 @@ class RecentPicks:
         self.recent = Recent.keep(self.recent, self._clock())
         return self.recent
 
-    def chosen(self, backend: "Backend", key: int, now: float, picker: Picker) -> None:
-        """The picker chose it for a call of the method with this key in `Outliers`."""
-        is_trial = self._outliers.is_ejected(key, backend)
-        allowed = self._outliers.allowed(key)
-        self.picked(backend, allowed, now, TRIAL if is_trial else "", picker)
+    def chosen(
+        self,
+        backend: "Backend",
+        key: int,
+        now: float,
+        picker: Picker,
+        has_raised: bool,
+    ) -> None:
+        """The picker chose it for a call of the method with this key in `Outliers`; if
+        it `has_raised`, it was chosen in its place."""
+        because = ""
+        if has_raised:
+            because = FALLBACK
+        elif self._outliers.is_ejected(key, backend):
+            because = TRIAL
+        self.picked(backend, self._outliers.allowed(key), now, because, picker)
 
     def picked(
         self,
@@ -56,11 +72,18 @@ class RecentPicks:
         `picker` tells the weights, and why it is in another zone or priority.
         """
         if self.recent is not None:
-            spilled = ""
+            words = []
+            if isinstance(picker, FewestStreams):
+                words.append(STREAM)
+            if isinstance(picker, PickerForCall):
+                if picker.has_keys():
+                    words.append(WITH_KEY)
+                picker = picker.picker
             if isinstance(picker, Spillover):
-                spilled = picker.why_spilled(backend)
+                words.append(picker.why_spilled(backend))
+            how = "; ".join(filter(None, words))
             weigh = partial(_weights, picker, allowed, now)
-            self.recent.picked(backend, allowed, now, because, spilled, weigh)
+            self.recent.picked(backend, allowed, now, because, how, weigh)
 
     def finished(self, backend: "Backend", outcome: Outcome, now: float) -> None:
         """An attempt is over."""

@@ -68,7 +68,8 @@ class Picker(Protocol):
     """Chooses among the ready nodes. One picker serves one channel.
 
     `ready` is never empty, and it is the same tuple until its members change, so
-    `is` tells whether anything derived from it must be built again.
+    `is` tells whether anything derived from it must be built again. The status page
+    shows its class attribute `rule`, if it has one, beside its picks.
     """
 
     def pick(self, ready: Sequence[N], now: float) -> N:

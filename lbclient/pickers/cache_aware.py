@@ -124,6 +124,12 @@ class CacheAware(ByKeys):
     `asked_keys` all of them.
     """
 
+    rule = (
+        "A call goes where it should be answered soonest, by the requests before it "
+        "and by its keys that are not cached there; a call without keys goes to the "
+        "one with the least work for its weight."
+    )
+
     def __init__(
         self,
         rng: Random,

@@ -59,6 +59,11 @@ class ConsistentHashing(ByKeys):
     backends.
     """
 
+    rule = (
+        "A call goes to the first backend in the order of its key that is not too "
+        "full; a call without a key goes to the one with the least work for its weight."
+    )
+
     def __init__(
         self,
         rng: Random,

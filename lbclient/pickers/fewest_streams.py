@@ -26,6 +26,11 @@ class FewestStreams:
     to move.
     """
 
+    rule = (
+        "to the backend with the fewest streams, of this client or of all, for "
+        "its weight"
+    )
+
     def __init__(
         self, rng: Random, slow_start: float, own: Callable[[Node], tuple[int, int]]
     ) -> None:

@@ -23,6 +23,11 @@ class LeastLoaded:
     start, because a cold backend finishes slowly and so gets fewer requests.
     """
 
+    rule = (
+        "A call goes to the backend with the least in flight + recent errors, and of "
+        "equals to the next one in turn."
+    )
+
     def __init__(self, rng: Random) -> None:
         self._rng = rng
         self._built_for: Sequence[Node] = ()

@@ -39,6 +39,11 @@ class P2c:
     requests.
     """
 
+    rule = (
+        "Of two backends drawn by chance a call goes to the one with less in flight + "
+        "recent errors."
+    )
+
     def __init__(self, rng: Random) -> None:
         self._rng = rng
         self._count = 0

@@ -71,6 +71,11 @@ class PeakEwma:
     `decay`: seconds in which an old latency decays to a third.
     """
 
+    rule = (
+        "Of two backends drawn by chance a call goes to the one with the least "
+        "(in flight + recent errors + 1) / weight, which falls as latency grows."
+    )
+
     def __init__(self, rng: Random, *, decay: float = 10.0) -> None:
         self._rng = rng
         self._decay = between("decay", decay, 0.01, 3600.0)

@@ -97,6 +97,12 @@ class Prequal:
     which a backend is hot.
     """
 
+    rule = (
+        "Of the backends that were probed within the last second a call goes to the "
+        "fastest that has no more active than usual, recent errors added, or else to "
+        "the one with the fewest; with too few probes to any, by chance."
+    )
+
     def __init__(
         self,
         rng: Random,

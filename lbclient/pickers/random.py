@@ -23,6 +23,8 @@ class Random:
     A newcomer is less likely for `slow_start` seconds.
     """
 
+    rule = "A call goes to any ready backend by chance, in proportion to its weight."
+
     def __init__(self, rng: Generator, *, slow_start: float = SLOW_START) -> None:
         self._random = rng.random
         self._slow_start = SlowStart(between("slow_start", slow_start, 0.0, 3600.0))

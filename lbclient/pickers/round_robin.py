@@ -37,6 +37,8 @@ class RoundRobin:
     A newcomer skips some of its turns for `slow_start` seconds.
     """
 
+    rule = "Calls go to the ready backends in turn; one of little weight misses turns."
+
     def __init__(self, rng: Random, *, slow_start: float = SLOW_START) -> None:
         self._rng = rng
         self._slow_start = SlowStart(between("slow_start", slow_start, 0.0, 3600.0))

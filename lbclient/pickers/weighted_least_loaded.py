@@ -105,6 +105,12 @@ class WeightedLeastLoaded:
     `headroom`: no backend is to be busier than 1 - headroom because of that.
     """
 
+    rule = (
+        "A call goes to the backend with the least (in flight + active of other "
+        "clients + 1) / weight + recent errors, where weights make utilization equal; "
+        "backends with little to do take turns."
+    )
+
     __slots__ = (
         "_age_at",
         "_began_at",

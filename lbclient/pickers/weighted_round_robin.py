@@ -33,6 +33,11 @@ class WeightedRoundRobin:
     are those of gRFC A58, which has no slow start.
     """
 
+    rule = (
+        "Calls go to the ready backends in turn, to each in proportion to its weight: "
+        "requests a second / (utilization + share of errors)."
+    )
+
     def __init__(
         self,
         rng: Random,

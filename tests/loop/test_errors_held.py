@@ -74,4 +74,4 @@ async def test_errors_that_have_faded_are_told_no_more() -> None:
         await asyncio.sleep(120.0)
         page = of_channel(1, fleet.channel, room=9)
         assert page["backends"][1]["recent_errors"] < 0.001
-        assert "recent errors" not in "\n".join(told(page, None, 0.0))
+        assert "errors held against it" not in "\n".join(told(page, None, 0.0))

@@ -40,6 +40,8 @@ def test_the_reason_of_a_pick_is_what_was_known_of_all() -> None:
         "1 in flight (1 to 4 on the 2 ready), utilization 0.50, 7 active, "
         "as it said 1.0 s ago"
     )
+    other.load.observe(LoadReport(utilization=0.5, active=2), now=9.0)
+    assert "7 active (2 to 7)," in reason(chosen, [chosen, other], now=10.0)
     chosen.load.begin()
     chosen.load.finish(Outcome(Verdict.FAILED, 1.0), now=10.0)
     assert "100% of its late calls failed" in reason(chosen, [chosen, other], now=10.0)
@@ -49,7 +51,7 @@ def test_the_reason_of_a_pick_has_its_weight_where_weights_differ() -> None:
     ready = [node("a:1", in_flight=4), node("b:1", in_flight=2)]
     told = reason(ready[0], ready, 10.0, weights=[1.5, 0.5])
     assert told == "4 in flight (2 to 4 on the 2 ready), weight 1.50 (0.50 to 1.50)"
-    assert "weight" not in reason(ready[0], ready, 10.0, weights=[1.0, 1.0])
+    assert "weight" not in reason(ready[0], ready, 10.0, weights=[1.0, 1.001])
 
 
 def test_the_reason_of_a_pick_says_against_whom_most_errors_are_held() -> None:

@@ -87,7 +87,7 @@ async def test_a_channel_and_a_server_are_told_of_whoever_made_them(
     assert flaw(said) == ""
     assert {one["address"] for one in mine["backends"]} == {t.address for t in tasks}
     assert any(one["p99"] for one in mine["backends"])
-    assert mine["rule"].startswith("Picks the backend with the fewest requests")
+    assert mine["rule"].startswith("A call goes to the backend with the least")
     assert mine["picks"][0]["backend"] in target
     assert "ready" in mine["picks"][0]["because"]
     settings = {one["name"]: (one["value"], one["source"]) for one in mine["config"]}

@@ -255,7 +255,7 @@ class ChannelSection extends Section {
       ["p50"], ["p99"], ["Utilization"], ["Active"], ["Report"], ["Why here", "long"], ["Last error", "long"], ["Why in this state", "long"],
     ]);
     const events = new Table("The last events", [["Time", "text"], ["Ago", "text"], ["About", "text name"], ["Event", "long"], ["Why", "long"]]);
-    const picks = new Table("The last picks", [["Ago", "text"], ["Backend", "text"], ["As it had", "long"]]);
+    const picks = new Table("The last picks", [["Ago", "text"], ["Backend", "text"], ["Why", "long"]]);
     const throttle = new Table("Throttle: requests of two minutes", [
       ["Criticality", "text"], ["Held back"], ["Accepted"], ["Refused there"], ["Refused here"],
     ]);
@@ -308,6 +308,7 @@ class ChannelSection extends Section {
       one.criticality, percent(one.probability), count(one.accepted), count(one.refused_there), count(one.refused_here),
     ]])));
     this.#attempts(channel, before, elapsed);
+    write(this.picks.caption, `The last picks. ${channel.rule}`);
     this.picks.fill(new Map(channel.picks.map((pick, place) => [place, [age(pick.age), pick.backend, pick.because]])));
     this.events.fill(new Map(channel.events.map((event, place) => [place, [
       clock(time - event.age), age(event.age), event.about, event.what, event.why,
@@ -397,7 +398,7 @@ class ChannelSection extends Section {
     if (channel.zones.length) facts.set("Zones", zones(channel), { wide: true });
     if (channel.spilled) facts.set("Picks outside the first zone or priority", count(channel.spilled));
     if (channel.task_failures) facts.set("Background jobs failed", count(channel.task_failures), { kind: "ill" });
-    facts.set("Picker", `${channel.picker}. ${channel.rule}`, { wide: true });
+    facts.set("Picker", channel.picker);
     facts.set("Subset", `${count(channel.subset_size)} of ${count(resolver.endpoints)}: ${channel.subset}`, { wide: true });
     facts.set("Resolver", `${resolver.name}, ${count(resolver.updates)} ${resolver.updates === 1 ? "answer" : "answers"}, the last ${age(resolver.age)} ago`
       + (resolver.error ? `; now: ${resolver.error}` : ""), { wide: true, kind: resolver.error ? "ill" : "" });

@@ -294,7 +294,7 @@ def channel(now: Any, before: Any, elapsed: float) -> Iterator[str]:
     if now["name"]:
         yield item("target", now["target"])
     yield item("state", paint(now["state"].replace("_", " ")))
-    yield item("picker", f"{now['picker']}. {now['rule']}")
+    yield item("picker", now["picker"])
     yield item("subset", f"{size} of {endpoints}: {now['subset']}")
     yield item("resolver", f"{resolver['name']}; {age(resolver['age'])} ago{error}")
     yield item("calls", counts(now["calls"]))
@@ -328,12 +328,18 @@ def channel(now: Any, before: Any, elapsed: float) -> Iterator[str]:
         for event in now["events"][:EVENTS]:
             words = f"{event['about']} {event['what']}: {event['why']}"
             yield item(f"{age(event['age'])} ago", words)
-    if now["picks"]:
-        yield ""
-        for pick in now["picks"][:PICKS]:
-            words = f"{pick['backend']}: {pick['because']}"
-            yield item(f"picked {age(pick['age'])} ago", words)
+    yield from _picks(now)
     yield from settings(now["config"])
+
+
+def _picks(now: Any) -> Iterator[str]:
+    if now["rule"] or now["picks"]:
+        yield ""
+    if now["rule"]:
+        yield item("rule of picks", now["rule"])
+    for pick in now["picks"][:PICKS]:
+        words = f"{pick['backend']}: {pick['because']}"
+        yield item(f"picked {age(pick['age'])} ago", words)
 
 
 def _again(now: Any) -> str:

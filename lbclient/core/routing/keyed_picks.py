@@ -49,17 +49,20 @@ def home_of(picker: object) -> HomeOf | None:
 class PickerForCall:
     """A keyed picker, for one call: what takes a picker need not know of calls."""
 
-    __slots__ = ("_call", "_picker")
+    __slots__ = ("_call", "picker")
 
     def __init__(self, picker: object, call: CallHints) -> None:
-        self._picker = cast(KeyedPicker, picker)
+        self.picker = cast(KeyedPicker, picker)
         self._call = call
 
+    def has_keys(self) -> bool:
+        return bool(self._call.keys)
+
     def pick(self, ready: Sequence[N], now: float) -> N:
-        return self._picker.pick_for(self._call, ready, now)
+        return self.picker.pick_for(self._call, ready, now)
 
     def weights(self, ready: Sequence[N], now: float) -> Sequence[float]:
-        return self._picker.weights(ready, now)
+        return self.picker.weights(ready, now)
 
     def __repr__(self) -> str:
-        return f"<{self._picker!r} for {self._call.method}>"
+        return f"<{self.picker!r} for {self._call.method}>"

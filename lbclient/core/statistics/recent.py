@@ -93,14 +93,14 @@ class Recent:
         ready: Sequence[Node],
         now: float,
         because: str = "",
-        spilled: str = "",
+        how: str = "",
         weigh: Callable[[], Sequence[float]] = tuple,
     ) -> None:
-        """`spilled` tells why it is in another zone than it should be, and `weigh`
-        the weights of `ready`, if the picker has any."""
+        """`how` tells if it was picked otherwise than by the picker's rule alone, and
+        `weigh` the weights of `ready`, if the picker has any."""
         if self._room.take(now):
             why = because or reason(node, ready, now, weigh())
-            why = f"{spilled}; {why}" if spilled else why
+            why = f"{how}; {why}" if how else why
             self.picks.append(Pick(now, node.endpoint.address, why))
 
     def finished(self, backend: str, seconds: float, now: float) -> None:
@@ -129,19 +129,26 @@ def reason(
     words = [
         f"{node.load.in_flight} in flight ({low} to {high} on the {len(ready)} ready)"
     ]
-    if weights and max(weights) > min(weights):
+    if weights and (least := f"{min(weights):.2f}") != (most := f"{max(weights):.2f}"):
         own = weights[ready.index(node)]
-        words.append(f"weight {own:.2f} ({min(weights):.2f} to {max(weights):.2f})")
+        words.append(f"weight {own:.2f} ({least} to {most})")
     report = node.load.report
     if report is not None:
         words.append(f"utilization {report.utilization:.2f}")
         if report.active is not None:
-            words.append(f"{report.active} active")
+            words.append(f"{report.active} active{_range_of_active(ready)}")
         words.append(f"as it said {max(0.0, now - node.load.reported_at):.1f} s ago")
     ratio = node.load.failure_ratio(now)
     if ratio >= 0.01:
         words.append(f"{ratio:.0%} of its late calls failed")
     return "; ".join(filter(None, (", ".join(words), _held(node, ready, now))))
+
+
+def _range_of_active(ready: Sequence[Node]) -> str:
+    """The least and the most active requests that any of them reported."""
+    reports = [node.load.report for node in ready]
+    told = [one.active for one in reports if one and one.active is not None]
+    return f" ({min(told)} to {max(told)})" if len(told) > 1 else ""
 
 
 def _held(node: Node, ready: Sequence[Node], now: float) -> str:
