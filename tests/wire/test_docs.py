@@ -97,9 +97,10 @@ def paste(program: str, session: "subprocess.Popen[str]") -> None:
 
 
 def test_the_programs_in_the_readme_run_as_pasted(free_port: Callable[[], int]) -> None:
-    """Into `python -m asyncio` in `examples`; with another port, as others use it."""
+    """Into `python -m asyncio` in `examples`; with other ports, as others use these."""
     port = free_port()
     page = (ROOT / "README.md").read_text().replace("50051", str(port))
+    page = page.replace("start_http_server(9464)", "start_http_server(0)")
     found = PROGRAM.findall(page)
     (serving,) = [program for mark, program in found if mark]
     calling = [program for mark, program in found if not mark]
