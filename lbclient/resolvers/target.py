@@ -184,9 +184,10 @@ def _check_name(target: str, host: str) -> None:
         sound = False
     almost_an_ip = "." in host and re.fullmatch(r"[\d.]+", host)
     if not sound or almost_an_ip or not re.fullmatch(r"[\w.-]+", host):
-        raise ConfigError(
-            "target", target, f"a name or an IP address, not {brief(host)}"
-        )
+        want = "a name or an IP address"
+        if "," in host:
+            want = f"{want}, or a list such as ipv4:10.0.0.1:50051,10.0.0.2:50051"
+        raise ConfigError("target", target, f"{want}, not {brief(host)}")
 
 
 def _kubernetes(target: str, path: str, rng: Random) -> Target:

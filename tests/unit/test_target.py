@@ -143,6 +143,7 @@ WRONG = {
     "dns:///": "a name or an IP address",
     "dns:": "a name or an IP address",
     ":50051": "a name or an IP address",
+    "10.0.0.1:50051,10.0.0.2:50051": "a list such as ipv4:10.0.0.1:50051,10.0.0.2",
     "search.prod:": "''",
     "search.prod:0": "'0'",
     "search.prod:70000": "'70000'",

@@ -290,6 +290,7 @@ async def test_nobody_there_is_status_1(
 ) -> None:
     status, _, complaint = await inspect(f"127.0.0.1:{free_port()}")
     assert (status, "no answer" in complaint) == (1, True)
+    assert "is this the address of lbclient.admin.page?" in complaint
 
 
 async def test_a_name_that_is_refused_says_so(inspect: Inspect, place: str) -> None:

@@ -34,6 +34,8 @@ INTERVAL = 1.0  # seconds
 PICKS = 8  # of the last ones; --json has more
 EVENTS = 10  # of the last ones, too
 
+IS_IT = ": is this the address of lbclient.admin.page?"
+
 CLEAR = "\x1b[H\x1b[2J"
 
 EPILOG = """\
@@ -170,7 +172,7 @@ def fetch(url: str) -> dict[str, Any]:
         data = run(read(url))
     except (OSError, ValueError) as error:
         words = printable(str(error), WORDS)
-        raise UnreadableError(f"{url}: no answer: {words}") from None
+        raise UnreadableError(f"{url}: no answer: {words}{IS_IT}") from None
     return understood(url, data)
 
 
@@ -209,7 +211,7 @@ async def answer(url: str, reader: asyncio.StreamReader) -> bytes:
     found = re.match(rb"HTTP/1\.[01] ([0-9]{3})[ \r]", head)
     if found is None:  # gRPC's port, for one
         words = printable(head.decode("latin-1"), WORDS)
-        raise UnreadableError(f"{url}: not an HTTP response: {words}")
+        raise UnreadableError(f"{url}: not an HTTP response: {words}{IS_IT}")
     if found[1] != b"200":
         said = printable((await reader.read(WORDS)).decode(errors="replace").strip())
         raise UnreadableError(f"{url}: {found[1].decode()} {said}")
@@ -227,7 +229,7 @@ def understood(url: str, data: bytes) -> dict[str, Any]:
     try:
         said = clean(json.loads(data))
     except (ValueError, RecursionError):
-        raise UnreadableError(f"{url}: the response is not JSON") from None
+        raise UnreadableError(f"{url}: the response is not JSON{IS_IT}") from None
     version = said.get("version") if isinstance(said, dict) else None
     if version != VERSION:
         raise UnreadableError(
