@@ -240,7 +240,7 @@ class Server(ReportingServer, grpc.aio.Server):
 
     def __del__(self) -> None:
         # grpc.aio's own server stops when it is dropped; so do our samples.
-        if hasattr(self, "_udp"):
+        if hasattr(self, "_loop_end"):  # not where grpc.aio's could not be made
             self._parts.stop()
             self._loop_end.drop()
             self._udp.drop()

@@ -1,5 +1,7 @@
 """`lbclient.server` is a module that can be called: both ways to use it go on."""
 
+import asyncio
+import gc
 import inspect
 import pydoc
 import subprocess
@@ -47,3 +49,10 @@ def test_it_tells_how_it_is_called() -> None:
     text = pydoc.plain(pydoc.render_doc(lbclient.server))
     assert "with the arguments of `grpc.aio.server` and a config" in text
     assert "class Server(" in text
+
+
+async def test_a_server_that_cannot_be_made_says_why_and_no_more() -> None:
+    """Its end had a traceback of its own, which pytest makes an error."""
+    with pytest.raises(RuntimeError, match="no current event loop"):
+        await asyncio.to_thread(lbclient.server)
+    gc.collect()
