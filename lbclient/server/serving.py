@@ -1,11 +1,10 @@
 """Runs a server until SIGTERM or Ctrl-C, then drains and stops it.
 
 A container's runtime sends SIGTERM and, some time later, SIGKILL; a second SIGTERM
-or Ctrl-C means that somebody does not want to wait.
+or Ctrl-C means that somebody does not want to wait, unless it comes at once.
 """
 
 import asyncio
-import signal
 from typing import Literal
 
 import grpc.aio
@@ -13,13 +12,11 @@ import grpc.aio
 from lbclient.core.errors import ConfigError
 from lbclient.core.model import State
 from lbclient.log import Log
-from lbclient.server.os_signals import handling
+from lbclient.server.os_signals import SIGNALS, handling, without_echo
 from lbclient.server.running import Departure, no_server, run
 from lbclient.server.warmup import Warmup
 from lbclient.server.workers.messages import MakeServer
 from lbclient.server.workers.task import serve_by_workers
-
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 logger = Log(__name__)
 
@@ -38,9 +35,10 @@ async def serve(
     function, or what is to run in a thread. If it raises, the server is stopped and
     so does `serve`.
 
-    The first SIGTERM or SIGINT drains the server, and cancels a warmup; the second
-    stops it; so does cancelling. Signals are left alone where they cannot be handled,
-    as in a thread. Raises TypeError for what is no server.
+    The first SIGTERM or SIGINT drains the server, and cancels a warmup; another one,
+    half a second later or more, stops it; so does cancelling. Signals are left alone
+    where they cannot be handled, as in a thread. Raises TypeError for what is no
+    server.
 
     With `workers` several processes serve one address, and `server` is a function
     without arguments that makes each one's server: it is at the top of a module, which
@@ -68,6 +66,6 @@ async def serve(
         logger.info(words, server, state=State.LAME_DUCK.value)
         departure.ask(server)
 
-    handlers = dict.fromkeys(SIGNALS, on_signal)
+    handlers = dict.fromkeys(SIGNALS, without_echo(on_signal))
     with handling(asyncio.get_running_loop(), handlers):
         await run(server, warmup, departure)

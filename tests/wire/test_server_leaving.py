@@ -21,6 +21,7 @@ from lbclient.config import ServerConfig
 from lbclient.core.model import TaskState
 from lbclient.server import Server, serve
 from lbclient.server.lame_duck import Drain
+from lbclient.server.os_signals import ECHO
 from lbclient.server.stopping import FOREVER
 from tests import needs
 from tests.hosts import (
@@ -32,7 +33,7 @@ from tests.hosts import (
     unary_stream,
     unary_unary,
 )
-from tests.waiting import eventually
+from tests.waiting import eventually, let_pass
 
 ANY_SIZE = [("grpc.max_receive_message_length", -1)]
 REFLECTION = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
@@ -540,9 +541,27 @@ async def test_serve_stops_at_the_second_signal(
     await eventually(lambda: hosted.server.statistics().active == 1)
     os.kill(os.getpid(), signal.SIGTERM)
     await eventually(lambda: hosted.server.state is TaskState.LAME_DUCK)
+    await let_pass(ECHO)
     os.kill(os.getpid(), signal.SIGTERM)
     await asyncio.wait_for(serving, 10)
     assert await call.code() is not StatusCode.OK
+
+
+@pytest.mark.usefixtures("signals_unchanged")
+async def test_serve_takes_two_signals_at_once_for_one(
+    timed_server: MakeServer, eventually: Any
+) -> None:
+    """A wrapper that passes on what its group got as well cost the calls in flight."""
+    hosted = timed_server(lame_duck_quiet=0.1)
+    serving = asyncio.create_task(serve(hosted.server))
+    await hosted.channel.channel_ready()
+    call = hosted.method(b"0.2")
+    await eventually(lambda: hosted.server.statistics().active == 1)
+    os.kill(os.getpid(), signal.SIGTERM)
+    await eventually(lambda: hosted.server.state is TaskState.LAME_DUCK)
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert await call == b"served"
+    await asyncio.wait_for(serving, 10)
 
 
 @pytest.mark.usefixtures("signals_unchanged")
@@ -811,6 +830,7 @@ async def test_a_process_that_is_told_twice_stops_now(child: Any) -> None:
     call = task.method(b"30")
     task.process.terminate()
     await _until_lame(watch)
+    await let_pass(ECHO)
     task.process.terminate()
     assert await task.ended() == (0, b"stopped\n")
     assert await call.code() is not StatusCode.OK

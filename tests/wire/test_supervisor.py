@@ -16,10 +16,11 @@ import pytest
 from lbclient import wire
 from lbclient.core.errors import ConfigError
 from lbclient.server import serve
+from lbclient.server.os_signals import ECHO
 from lbclient.v1.compat_pb2 import ServingReply
 from tests import needs
 from tests.ports import free_ports
-from tests.waiting import eventually
+from tests.waiting import eventually, let_pass
 from tests.wire.workers_program import LONG, WHO, make_server
 from tests.wire.workers_task import ROOT, Task, is_alive, serving
 
@@ -71,6 +72,7 @@ async def test_a_second_signal_does_not_wait_for_calls() -> None:
     ):
         task.send(signal.SIGINT)
         await eventually(lambda: task.found("is leaving"))
+        await let_pass(ECHO)
         task.send(signal.SIGINT)
         assert await task.ended() == 0
         with pytest.raises(grpc.aio.AioRpcError):

@@ -52,7 +52,7 @@ or LBCLIENT_CONFIG, a TOML file with the tables [channel] and [server], and perh
 [channel."TARGET"]. `python -m lbclient.config` lists all settings.
 
 Prints its address when it listens; for port 0 this shows the chosen port. At SIGTERM or
-Ctrl-C it becomes a lame duck, finishes the calls in flight, and ends; a second signal
+Ctrl-C it becomes a lame duck, finishes the calls in flight, and ends; a later signal
 ends it immediately.
 
 examples:

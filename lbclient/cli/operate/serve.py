@@ -26,7 +26,7 @@ and calls the function.
 
 Prints its address when all workers are ready. Signals:
   SIGTERM, Ctrl-C  all workers become lame ducks together, finish their calls and end;
-                   a second signal ends them immediately
+                   a later signal ends them immediately
   SIGHUP           replaces the workers one by one, each by one that is ready before
 
 A worker that ends is started again, after pauses of 0.1 to 30 s.

@@ -13,7 +13,7 @@ import grpc
 
 from lbclient.core.model import State
 from lbclient.log import Log
-from lbclient.server.serving import SIGNALS
+from lbclient.server.os_signals import SIGNALS, without_echo
 from lbclient.server.sync.running import drain, start
 from lbclient.server.warmup import Warmup, check
 
@@ -26,20 +26,21 @@ def serve_sync(server: grpc.Server, warmup: Warmup | None = None) -> None:
     """Starts the server if need be, and returns when it has stopped.
 
     As `lbclient.serve`, for a server of `grpc.server` or `lbclient.sync_server`: the
-    first SIGTERM or SIGINT drains it, the second stops it. Signals are handled in the
-    main thread only; in another one `serve_sync` returns when somebody stops the
-    server. While `warmup` runs clients connect and wait; if it raises, the server is
-    stopped and so does `serve_sync`. Raises TypeError for what is no server.
+    first SIGTERM or SIGINT drains it; another one, half a second later or more, stops
+    it. Signals are handled in the main thread only; in another one `serve_sync` returns
+    when somebody stops the server. While `warmup` runs clients connect and wait; if it
+    raises, the server is stopped and so does `serve_sync`. Raises TypeError for what is
+    no server.
     """
     if not isinstance(server, grpc.Server):
         raise TypeError(f"no server of grpc or lbclient's sync_server: {server!r}")
     check(warmup)
     leave, hurry = Event(), Event()
 
-    def on_signal(*_: object) -> None:
+    def on_signal() -> None:
         (hurry if leave.is_set() else leave).set()
 
-    with _handling(on_signal):
+    with _handling(without_echo(on_signal)):
         try:
             _until(leave, _begin(lambda: start(server, warmup)))
             while not leave.is_set() and server.wait_for_termination(POLL_INTERVAL):

@@ -17,7 +17,7 @@ from typing import Any
 from lbclient.core.backoff import Backoff
 from lbclient.core.protocols import Clock
 from lbclient.log import Log
-from lbclient.server.os_signals import handling
+from lbclient.server.os_signals import SIGNALS, handling, without_echo
 from lbclient.server.workers.messages import (
     Assignment,
     Ports,
@@ -80,8 +80,7 @@ class Supervisor:
         """Returns when all workers have left. Raises what keeps the task from starting:
         ConfigError, or RuntimeError for any other failure of a worker."""
         handlers = {
-            signal.SIGTERM: self.on_signal,
-            signal.SIGINT: self.on_signal,
+            **dict.fromkeys(SIGNALS, without_echo(self.on_signal)),
             signal.SIGHUP: self.reload,
         }
         if is_init():
