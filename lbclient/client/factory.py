@@ -26,6 +26,8 @@ def insecure_channel(
 ) -> "kinds.Channel":
     """Like `grpc.aio.insecure_channel`, with load balancing. See `Channel`.
 
+    `config` has the settings, such as the picker. None: they come from `LBCLIENT_*`
+    variables and the file that `LBCLIENT_CONFIG` names, or have their defaults.
     `name` is the channel's name in metrics, logs, statistics, on the status page and in
     the settings file, instead of the target: at most 100 printable characters.
 
