@@ -121,12 +121,10 @@ class QueueDelay:
         self._stood = 0.0  # seconds for which it was too much
         self.is_limited = False
         self._waiting = 0  # in the core
-        # All in requests a second: what may come in while that is limited; and what
-        # comes, is taken, and is let in.
-        self._rate = 0.0
-        self._comes = self._is_taken = self._is_handed_on = self._is_let_in = 0.0
-        self._is_let_by = 0.0
-        self._runs = 0.0  # the loop, of a processor
+        self._rate = 0.0  # requests a second that may come in while that is limited
+        # Means of late, in requests a second.
+        self._coming = self._taken = self._handed_on = self._let_in = self._let_by = 0.0
+        self._running = 0.0  # the loop, of a processor; of late, too
         self._most_let_in = TUNING.least_rate  # since what comes in is limited
         # Seconds since the wait was too long, `in_vain_after` at the most.
         self._beyond = 0.0
@@ -167,30 +165,18 @@ class QueueDelay:
         # What the core has ended, as more waited than it keeps, has not come.
         in_core = waiting - here
         came, self._waiting = taken + in_core - self._waiting, in_core
-        kept = exp(-elapsed / TUNING.smoothing)
-        self._comes += (came / elapsed - self._comes) * (1.0 - kept)
-        self._is_taken += (taken / elapsed - self._is_taken) * (1.0 - kept)
-        self._is_let_in += (let_in / elapsed - self._is_let_in) * (1.0 - kept)
         on = taken if handed_on is None else handed_on
-        self._is_handed_on += (on / elapsed - self._is_handed_on) * (1.0 - kept)
-        self._is_let_by += (let_by / elapsed - self._is_let_by) * (1.0 - kept)
-        held = self._could_hand_on * exp(-elapsed / TUNING.line_holds)
-        self._could_hand_on = max(self._is_handed_on, held)
+        self._average(elapsed, came, taken, on, let_in, let_by, ran)
         # Nothing has waited for longer than since nothing did, however few were
         # taken, as where the process stood still.
         self._longest = self._longest + elapsed if waiting else 0.0
-        self._runs += (ran / elapsed - self._runs) * (1.0 - kept)
-        before, self.seconds = self.seconds, 0.0
-        before_in_core, self._in_core = self._in_core, 0.0
-        if waiting and self._is_taken:
-            self._in_core = min(self._longest, in_core / self._is_taken)
-            seconds = self._in_core + here / max(1.0, self._is_handed_on)
-            self.seconds = min(self._longest, seconds)
+        before, before_in_core = self.seconds, self._in_core
+        self._estimate(waiting, here)
         self.target = self._share(elapsed, time, most) * time
-        target_in_core = min(self.target, most / max(1.0, self._is_taken))
+        target_in_core = min(self.target, most / max(1.0, self._taken))
         # Of what it may be, the longer one of both waits.
         part = max(self.seconds / self.target, self._in_core / target_in_core)
-        self.is_of_checks = self._is_let_by > TUNING.let_by * self._is_handed_on
+        self.is_of_checks = self._let_by > TUNING.let_by * self._handed_on
         if self.is_of_checks:
             self.is_limited = self.is_core_enough = self._is_by_line = False
             self.admissible, self._stood = 1.0, 0.0
@@ -205,18 +191,50 @@ class QueueDelay:
             self._rate = max(least, self._rate * exp(min(change, TUNING.steepest)))
             self._is_by_line = drops and not self.is_core_enough
             if self._is_by_line:
-                self._rate = max(TUNING.least_rate, self._is_let_in)
+                self._rate = max(TUNING.least_rate, self._let_in)
         elif self._stands(part, elapsed):
             self.is_limited, self.is_core_enough = True, False
-            self._most_let_in = max(
-                TUNING.least_rate, self._is_let_in, let_in / elapsed
-            )
-            self._rate = max(TUNING.least_rate, self._is_let_in / part)
+            self._most_let_in = max(TUNING.least_rate, self._let_in, let_in / elapsed)
+            self._rate = max(TUNING.least_rate, self._let_in / part)
         else:
             return
+        self._admit(part)
+
+    def _average(
+        self,
+        elapsed: float,
+        came: int,
+        taken: int,
+        handed_on: int,
+        let_in: int,
+        let_by: int,
+        ran: float,
+    ) -> None:
+        """Takes the counts of a sample into the means."""
+        news = 1.0 - exp(-elapsed / TUNING.smoothing)
+        self._coming += (came / elapsed - self._coming) * news
+        self._taken += (taken / elapsed - self._taken) * news
+        self._handed_on += (handed_on / elapsed - self._handed_on) * news
+        self._let_in += (let_in / elapsed - self._let_in) * news
+        self._let_by += (let_by / elapsed - self._let_by) * news
+        self._running += (ran / elapsed - self._running) * news
+        held = self._could_hand_on * exp(-elapsed / TUNING.line_holds)
+        self._could_hand_on = max(self._handed_on, held)
+
+    def _estimate(self, waiting: int, here: int) -> None:
+        """Estimates the waits, by Little's law."""
+        self.seconds = self._in_core = 0.0
+        if waiting and self._taken:
+            self._in_core = min(self._longest, self._waiting / self._taken)
+            seconds = self._in_core + here / max(1.0, self._handed_on)
+            self.seconds = min(self._longest, seconds)
+
+    def _admit(self, part: float) -> None:
+        """Sets the share that may come in, and ends the limit where all may. `part`:
+        how long the wait is, of what it may be."""
         # More than comes would take time to undo when more comes.
-        self._rate = min(self._rate, max(TUNING.least_rate, self._comes))
-        room = min(1.0, self._rate / max(1.0, self._comes))
+        self._rate = min(self._rate, max(TUNING.least_rate, self._coming))
+        room = min(1.0, self._rate / max(1.0, self._coming))
         self.admissible = 1.0 if self._is_by_line else room
         if part <= 1.0 and room >= (TUNING.nearly_all if self._is_by_line else 1.0):
             self.is_limited = self._is_by_line = False
@@ -239,16 +257,16 @@ class QueueDelay:
     def _least(self, spare: float) -> float:
         """The rate. `spare`: requests a second to be refused without need."""
         least = max(TUNING.least_rate, TUNING.least_part * self._most_let_in)
-        return max(least, self._comes - spare) if self.is_core_enough else least
+        return max(least, self._coming - spare) if self.is_core_enough else least
 
     def _is_enough(self, full: float, cost: float, time: float) -> bool:
         """Whether the core ends what would wait for too long if nobody were refused."""
-        refusing = cost * (self._is_taken - self._is_let_in)  # of a processor
-        as_cheap = cost * self._is_let_in  # it would take to refuse who is let in
-        serving = max(as_cheap, self._runs - refusing)
+        refusing = cost * (self._taken - self._let_in)  # of a processor
+        as_cheap = cost * self._let_in  # it would take to refuse who is let in
+        serving = max(as_cheap, self._running - refusing)
         if as_cheap < TUNING.dear * serving or not serving:
             return False
-        could = self._is_let_in * (1.0 + min(TUNING.most_more, refusing / serving))
+        could = self._let_in * (1.0 + min(TUNING.most_more, refusing / serving))
         return full <= TUNING.kept_share * time * could
 
     def _share(self, elapsed: float, time: float, most: float) -> float:
@@ -260,8 +278,8 @@ class QueueDelay:
         share = TUNING.share
         if not self.is_limited:
             return share
-        self._most_let_in = max(self._most_let_in, self._is_let_in)
-        share *= 1.0 + TUNING.dearer * (1.0 - self._is_let_in / self._most_let_in)
+        self._most_let_in = max(self._most_let_in, self._let_in)
+        share *= 1.0 + TUNING.dearer * (1.0 - self._let_in / self._most_let_in)
         # Twice as many the core keeps: until then what is refused makes a difference.
         is_short = most < inf and self._waiting <= 2.0 * most
         if is_short or self.seconds <= (share + self._in_vain) * time:
