@@ -3,6 +3,7 @@
 Only on demand; reading them changes nothing. `core.statistics.records` has the records.
 """
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from lbclient.config.identity import home_zone
@@ -176,6 +177,15 @@ def _zone_statistics(
     )
 
 
+def _by_name(counts: Mapping[int, int]) -> dict[str, int]:
+    """Counts of calls by the names of their statuses, without zeros."""
+    return {
+        STATUS_OF_NUMBER[number].name: count
+        for number, count in counts.items()
+        if count
+    }
+
+
 def _by_number(counts: list[int]) -> dict[str, int]:
     return {str(number): count for number, count in enumerate(counts)}
 
@@ -220,18 +230,14 @@ def channel_statistics(
         state=balancer.backends.connectivity.state().name.lower(),
         picker=type(pickers.inner()).__name__,
         subset=repr(balancer.connections.subset),
-        subset_size=pool.subset_size(),
-        calls={
-            STATUS_OF_NUMBER[number].name: count
-            for number, count in counters.calls.items()
-            if count
-        },
+        subset_size=size,
+        calls=_by_name(counters.calls),
         attempts={
             v.value: count for v, count in balancer.connections.attempts().items()
         },
         resends=counters.resends,
         retries=counters.retries,
-        retries_left=balancer.retry_policy.left(balancer.counters.sent),
+        retries_left=balancer.retry_policy.left(counters.sent),
         sent_attempts=_by_number(counters.sent_attempts()),
         refused_attempts=_by_number(counters.refused_attempts),
         throttled=balancer.throttling.throttled,
@@ -259,11 +265,7 @@ def channel_statistics(
             or printable(str(getattr(discovery.resolver, "trouble", ""))),
         ),
         methods={
-            method: {
-                STATUS_OF_NUMBER[number].name: count
-                for number, count in counts.items()
-                if count
-            }
+            method: _by_name(counts)
             for method, counts in counters.by_method.read().items()
         },
         name=name,
