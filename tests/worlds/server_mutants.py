@@ -40,8 +40,8 @@ SERVER_MUTANTS = [
     Mutant(
         "the queue is closed for good",
         "server/overload/run_queue.py",
-        "            self.is_closed = False\n            self._costs.pause()",
-        "            self._costs.pause()",
+        "        self.is_closed = False\n        self._costs.pause()",
+        "        self._costs.pause()",
     ),
     Mutant(
         "a burst begins in one turn",

@@ -270,7 +270,7 @@ class RunQueue:
         if self._turn_at is None:
             self._turn_at = now
             self._begun = 1
-            asyncio.get_running_loop().call_soon(self._turned)
+            asyncio.get_running_loop().call_soon(self._end_turn)
 
     def load(self, now: float, active: float) -> float:
         """Requests that run or wait to; `active` are in progress.
@@ -343,7 +343,7 @@ class RunQueue:
         """The request whose turn it is was refused: its time is no handler's cost."""
         self._is_refused = True
 
-    def _timed(self) -> tuple[float, float]:
+    def _end_timing(self) -> tuple[float, float]:
         """Ends the timing of a turn. Returns the time, and how long it took."""
         now = self._clock()
         began_at, self._turn_at = self._turn_at, None
@@ -354,8 +354,8 @@ class RunQueue:
         self._stepped *= kept
         return now, took
 
-    def _turned(self) -> None:
-        now, took = self._timed()
+    def _end_turn(self) -> None:
+        now, took = self._end_timing()
         if took >= TUNING.long * self._begun:
             self._busy += took
         if self._lag <= TUNING.touchy:
@@ -367,41 +367,38 @@ class RunQueue:
         self.is_closed = True
         self.clear_until = -inf
         self._lull.begin(self.arrived, took, now)
-        asyncio.get_running_loop().call_soon(self._looked_for_arrivals)
+        asyncio.get_running_loop().call_soon(self._wait_for_lull)
 
-    def _looked_for_arrivals(self) -> None:
+    def _wait_for_lull(self) -> None:
         is_pending = len(self._intake) > 0
         if not self._lull.has_come(self.arrived, is_pending, self._clock()):
-            asyncio.get_running_loop().call_soon(self._looked_for_arrivals)
+            asyncio.get_running_loop().call_soon(self._wait_for_lull)
             return
         self._busy = 0.0
         self._next()
 
     def _next(self) -> None:
-        self._was_new = not self._was_new
-        turn = self._line.next()
-        if turn is None:
-            self._was_new = not self._was_new
-            turn = self._line.next()
-        if turn is None:
-            self.is_closed = False
-            self._costs.pause()
-            return
-        # Just before and just behind the step of the task that this wakes.
+        for is_new in (not self._was_new, self._was_new):
+            turn = (self._new if is_new else self._going_on).next()
+            if turn is not None:
+                self._was_new = is_new
+                self._wake(turn)
+                return
+        self.is_closed = False
+        self._costs.pause()
+
+    def _wake(self, turn: Turn) -> None:
+        """Lets the task of a turn run its step, and times this step."""
         loop = asyncio.get_running_loop()
-        loop.call_soon(self._begins)
+        loop.call_soon(self._before_step)
         turn.set_result(True)
-        loop.call_soon(self._began)
+        loop.call_soon(self._after_step)
 
-    @property
-    def _line(self) -> "Line":
-        return self._new if self._was_new else self._going_on
-
-    def _begins(self) -> None:
+    def _before_step(self) -> None:
         self._turn_at, self._ran = self._clock(), self._cpu_time()
 
-    def _began(self) -> None:
-        now, took = self._timed()
+    def _after_step(self) -> None:
+        now, took = self._end_timing()
         if not self._is_refused:
             self._costs.observe(took, self._cpu_time() - self._ran, now)
         self._is_refused = False
