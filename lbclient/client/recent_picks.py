@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 TRIAL = "a trial call: it is ejected for this method"
 STREAM = f"a resumable stream: {FewestStreams.rule}"
 WITH_KEY = "a call with a key"
+ZONE = " of its zone and priority"
 FALLBACK = "in turn, as the picker raised an error"
 ANOTHER = "another than the attempt before, the less loaded of two"
 
@@ -72,7 +73,7 @@ class RecentPicks:
         `picker` tells the weights, and why it is in another zone or priority.
         """
         if self.recent is not None:
-            words = []
+            words, where = [], ""
             if isinstance(picker, FewestStreams):
                 words.append(STREAM)
             if isinstance(picker, PickerForCall):
@@ -81,9 +82,12 @@ class RecentPicks:
                 picker = picker.picker
             if isinstance(picker, Spillover):
                 words.append(picker.why_spilled(backend))
+                rivals = picker.rivals(backend, allowed)
+                if len(rivals) < len(allowed):
+                    allowed, where = rivals, ZONE
             how = "; ".join(filter(None, words))
             weigh = partial(_weights, picker, allowed, now)
-            self.recent.picked(backend, allowed, now, because, how, weigh)
+            self.recent.picked(backend, allowed, now, because, how, where, weigh)
 
     def finished(self, backend: "Backend", outcome: Outcome, now: float) -> None:
         """An attempt is over."""

@@ -1,6 +1,8 @@
 """Why a backend was picked: the picker's rule, and beside each pick what it went by."""
 
 import re
+from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from lbclient.admin import shape
 from lbclient.admin.snapshot import of_channel, rule_of
 from lbclient.cli.operate.inspect import channel as told
 from lbclient.core.call_hints import CallHints
+from lbclient.core.routing.spillover import Spillover
 from lbclient.pickers import PICKERS, RoundRobin
 from tests.loop.fleet import Fleet
 
@@ -72,6 +75,28 @@ async def test_a_pick_in_place_of_a_picker_that_raised_says_so() -> None:
         fleet.balancer.picks.keep()
         await fleet.call()
         assert reason_of_last(fleet) == "in turn, as the picker raised an error"
+
+
+async def test_a_pick_in_a_zone_is_compared_with_those_that_it_was_among() -> None:
+    """With all zones it looked as if a busier backend had been picked."""
+    async with Fleet(4) as fleet:
+        balancer = fleet.balancer
+        await fleet.call()
+        nodes = tuple(balancer.pool.nodes.values())
+        for number, node in enumerate(nodes):
+            zone = "home" if number < 2 else "away"
+            node.endpoint = replace(node.endpoint, zone=zone)
+        nodes[3].load.begin()
+        picker = Spillover(RoundRobin, "home", Random(7))
+        picks = balancer.picks
+        picks.keep()
+        for ready, told in (
+            (nodes, "0 in flight (0 to 0 on the 2 ready of its zone and priority)"),
+            (nodes[1:], "the only one of its zone and priority that is ready"),
+        ):
+            node = picker.pick(ready, balancer.clock())
+            picks.picked(node, ready, balancer.clock(), "", picker)
+            assert reason_of_last(fleet).startswith(told)
 
 
 def test_a_picker_of_a_user_may_have_a_rule_or_a_docstring() -> None:

@@ -188,6 +188,15 @@ class Spillover:
         used = f"{first.used:.2f} utilized, {first.full:.0%} of the limit"
         return f"spilled: {home} is {used}, and {1.0 - first.control.share:.0%} leave"
 
+    def rivals(self, node: N, ready: Sequence[N]) -> list[N]:
+        """Those of `ready` that a pick of this node was among: the node's group."""
+        own = self._group_of(node)
+        return [one for one in ready if self._group_of(one) == own]
+
+    def _group_of(self, node: Node) -> tuple[Rank, float]:
+        where = rank(node.endpoint, self._zone)
+        return where, limit_of(node.endpoint.zone, self._limits)
+
     def pick(self, ready: Sequence[N], now: float) -> N:
         return self._pick(None, ready, now)
 

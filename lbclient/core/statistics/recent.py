@@ -94,12 +94,13 @@ class Recent:
         now: float,
         because: str = "",
         how: str = "",
+        where: str = "",
         weigh: Callable[[], Sequence[float]] = tuple,
     ) -> None:
-        """`how` tells if it was picked otherwise than by the picker's rule alone, and
-        `weigh` the weights of `ready`, if the picker has any."""
+        """`how` tells if it was picked otherwise than by the picker's rule alone,
+        `where` all of `ready` are, and `weigh` their weights, if the picker has any."""
         if self._room.take(now):
-            why = because or reason(node, ready, now, weigh())
+            why = because or reason(node, ready, now, weigh(), where)
             why = f"{how}; {why}" if how else why
             self.picks.append(Pick(now, node.endpoint.address, why))
 
@@ -117,18 +118,21 @@ class Recent:
 
 
 def reason(
-    node: Node, ready: Sequence[Node], now: float, weights: Sequence[float] = ()
+    node: Node,
+    ready: Sequence[Node],
+    now: float,
+    weights: Sequence[float] = (),
+    where: str = "",
 ) -> str:
     """Describes what was known of a node and of the others when it was picked."""
     if node.state is State.LAME_DUCK:
         return "a lame duck, as nobody else is ready"
     if len(ready) == 1:
-        return "the only one that is ready and not full"
+        return f"the only one{where} that is ready and not full"
     counts = [other.load.in_flight for other in ready]
     low, high = min(counts), max(counts)
-    words = [
-        f"{node.load.in_flight} in flight ({low} to {high} on the {len(ready)} ready)"
-    ]
+    others = f"{low} to {high} on the {len(ready)} ready{where}"
+    words = [f"{node.load.in_flight} in flight ({others})"]
     if weights and (least := f"{min(weights):.2f}") != (most := f"{max(weights):.2f}"):
         own = weights[ready.index(node)]
         words.append(f"weight {own:.2f} ({least} to {most})")
