@@ -87,6 +87,7 @@ def test_the_next_priority_gets_all_at_once_when_the_first_is_gone() -> None:
     assert play.picker.why_spilled(second[0]) == (
         "spilled, as nobody of priority 0 is ready"
     )
+    assert play.picker.rivals(second[0], [*second, *third]) == [*second]
 
 
 def test_where_all_are_full_each_is_used() -> None:
