@@ -18,6 +18,7 @@ from typing import Any, Self, TypeVar
 import grpc
 
 from lbclient import client
+from lbclient.background.forks import has_ended
 from lbclient.client import methods
 from lbclient.client.balancer import Balancer
 from lbclient.client.channel_context import channel_context
@@ -227,6 +228,7 @@ class Channel(grpc.aio.Channel):
         try:
             if self._balancer is not None:
                 await self._balancer.close(grace)
+                has_ended(self._balancer)
         finally:
             CHANNELS.leave(self._number)
 
@@ -234,6 +236,7 @@ class Channel(grpc.aio.Channel):
         balancer = self.__dict__.get("_balancer")
         if balancer is not None and not self._is_closed:
             self._is_closed = True
+            has_ended(balancer)
             with suppress(RuntimeError):  # it is closed, perhaps by another thread
                 balancer.loop.call_soon_threadsafe(balancer.abort)
 

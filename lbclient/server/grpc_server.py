@@ -19,6 +19,7 @@ import grpc
 import grpc.aio
 
 from lbclient import grpc_seam
+from lbclient.background.forks import has_ended
 from lbclient.config import ServerConfig
 from lbclient.core import criticality
 from lbclient.core.errors import ConfigError
@@ -189,6 +190,7 @@ class Server(ReportingServer, grpc.aio.Server):
             self._udp.close()
             SERVERS.leave(self._number)
             self._warming.end()
+            has_ended(self)
 
     async def wait_for_termination(self, timeout: float | None = None) -> bool:
         """Waits until the server has stopped. Its caller may be cancelled without harm.

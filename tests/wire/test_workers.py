@@ -127,11 +127,13 @@ async def test_one_scrape_shows_all_workers(
         assert seen["lbclient_channels"] >= len(answered)
 
 
-async def test_a_channel_made_before_a_fork_works_in_the_child(host: Host) -> None:
+@pytest.mark.parametrize("program", ["forking.py", "forking_later.py"])
+async def test_channels_work_in_the_child_of_a_fork(host: Host, program: str) -> None:
+    """Made before it and not used, or made in the child after others were closed."""
     _, address, _ = await host(unary_unary(echo))
     told = await asyncio.to_thread(
         subprocess.run,
-        [sys.executable, str(WIRE / "forking.py"), address],
+        [sys.executable, str(WIRE / program), address],
         capture_output=True,
         text=True,
         timeout=60,
