@@ -12,7 +12,7 @@ from lbclient.core.backends.call_answers import MISSES
 from lbclient.core.backends.connection_state import Link, Order, Step
 from lbclient.core.backends.lifecycle import Lifecycle
 from lbclient.core.backends.looks import FIRST_LOOK, LOOK_PERIOD, LOOK_SPREAD
-from lbclient.core.backends.silence import REDIAL_INTERVALS
+from lbclient.core.backends.silence import REDIAL_INTERVALS, UNREAD
 from lbclient.core.model import State, TaskState
 
 INTERVAL = 2.0
@@ -87,7 +87,7 @@ class LifecycleMachine(RuleBasedStateMachine):
         self.now = until
         if self.life.state is State.READY and self.speaks:
             last = max(self.reported_at, self.asked_at)
-            silent_at = last + self.life.silence.interval
+            silent_at = last + self.life.silence.interval * (1 + UNREAD)
             grace = (
                 self.stood_at + self.life.silence.interval / 2
             )  # its word may lie unread
@@ -299,11 +299,13 @@ def ready(seed: int = 7) -> Lifecycle:
 def test_one_that_stays_silent_is_given_up_for_a_new_connection() -> None:
     life = ready()
     assert life.due_at() == INTERVAL
-    assert taking(life, life.tick(INTERVAL, 0.0)).state is State.CONNECTING
-    assert life.due_at() == REDIAL_INTERVALS * INTERVAL
-    assert taking(life, life.tick(REDIAL_INTERVALS * INTERVAL, 0.0)).order is (
-        Order.REDIAL
-    )
+    assert taking(life, life.tick(INTERVAL, 0.0)) == Step()
+    later = INTERVAL * UNREAD
+    assert life.due_at() == INTERVAL + later
+    assert taking(life, life.tick(INTERVAL + later, 0.0)).state is State.CONNECTING
+    due = life.due_at()
+    assert due == pytest.approx(REDIAL_INTERVALS * INTERVAL + later)
+    assert taking(life, life.tick(due, 0.0)).order is Order.REDIAL
     assert life.link is Link.DOWN
 
 

@@ -10,6 +10,7 @@ from lbclient.core.backends.connection_state import Order, Step
 from lbclient.core.backends.doubt import RAREST_CHECK
 from lbclient.core.backends.lifecycle import TRAILER_INTERVALS, Lifecycle
 from lbclient.core.backends.looks import FIRST_LOOK, LOOK_PERIOD
+from lbclient.core.backends.silence import UNREAD
 from lbclient.core.model import State, TaskState
 
 INTERVAL = 2.0
@@ -59,6 +60,9 @@ def test_a_report_that_is_as_old_as_may_be_rings_once(life: Lifecycle) -> None:
 
 def test_silence_is_judged_when_it_is_due(life: Lifecycle) -> None:
     late = INTERVAL * 1.25  # as a busy loop is
+    assert life.tick(late, reported_at=0.0) == Step()
+    late = life.due_at()
+    assert late == INTERVAL * (1.25 + UNREAD)
     step = life.tick(late, reported_at=0.0)
     assert step.state is State.CONNECTING
     assert step.reason == f"silent for {late:.1f} s"
@@ -94,6 +98,8 @@ def test_silence_is_judged_anew_when_another_pace_was_asked_for(
     due = life.due_at()
     assert due == asked_at + pace
     assert life.tick(due - MOMENT, reported_at=0.0) == Step()
+    assert life.tick(due, reported_at=0.0) == Step()
+    due += pace * UNREAD
     assert life.tick(due, reported_at=0.0).state is State.CONNECTING
 
 

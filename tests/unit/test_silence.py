@@ -2,9 +2,10 @@
 
 import pytest
 
-from lbclient.core.backends.silence import REDIAL_INTERVALS, Silence
+from lbclient.core.backends.silence import REDIAL_INTERVALS, UNREAD, Silence
 
 EVERY = 2.0
+LATER = EVERY * UNREAD  # after a report was due
 
 
 @pytest.fixture
@@ -16,7 +17,10 @@ def silence() -> Silence:
 
 
 def silent(silence: Silence) -> Silence:
-    assert silence.judge(EVERY, -1.0) == EVERY + 1.0  # since it last told its load
+    assert silence.judge(EVERY, -1.0) is None
+    due = EVERY + LATER
+    assert silence.due_at() == due
+    assert silence.judge(due, -1.0) == due + 1.0  # since it last told its load
     return silence
 
 
@@ -40,7 +44,7 @@ def test_who_never_told_a_load_owes_nothing(silence: Silence) -> None:
 
 
 def test_silence_is_followed_by_a_new_connection(silence: Silence) -> None:
-    due = EVERY * REDIAL_INTERVALS
+    due = LATER + EVERY * REDIAL_INTERVALS
     assert silent(silence).is_judged()
     assert silence.due_at() == due
     assert not silence.is_too_long(due - 0.1)
@@ -70,9 +74,18 @@ def test_who_stood_still_itself_judges_half_an_interval_later(silence: Silence) 
     assert not silence.is_too_long(1e9)
 
 
+def test_what_was_read_late_is_no_silence(silence: Silence) -> None:
+    """Our loop stood still until the report was due, which had come meanwhile."""
+    assert silence.judge(EVERY, 0.0) is None
+    assert silence.judge(EVERY + LATER, EVERY) is None
+    assert silence.due_at() == 2 * EVERY
+    assert silence.judge(2 * EVERY, EVERY) is None  # as it was the first time
+    assert silence.due_at() == 2 * EVERY + LATER
+
+
 def test_another_interval_does_not_put_off_a_new_connection(silence: Silence) -> None:
     silent(silence)
     silence.expect_every(9.0, EVERY)  # no report is owed: it is silent
-    assert silence.due_at() == EVERY * REDIAL_INTERVALS
+    assert silence.due_at() == LATER + EVERY * REDIAL_INTERVALS
     silence.owes_nothing()
     assert silence.is_judged()  # a new connection is due all the same

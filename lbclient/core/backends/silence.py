@@ -10,6 +10,11 @@ connection replaces the old one.
 # minute's silence may take another.
 REDIAL_INTERVALS = 3
 
+# Of an interval: how long an overdue report is waited for before the backend counts as
+# silent. If our event loop stood still until now, the report has come and is read in
+# the loop's next turns.
+UNREAD = 1 / 20
+
 
 class Silence:
     """Detects a backend whose health reports are overdue. Owned by a lifecycle.
@@ -19,6 +24,7 @@ class Silence:
         self.interval = self._usual_interval = interval
         self._judge_at: float | None = None
         self._redial_at: float | None = None
+        self._is_overdue = False
 
     def heard(self, has_report: bool, now: float) -> None:
         """A word on the health stream, with a load or without."""
@@ -26,13 +32,13 @@ class Silence:
             self._judge_at = self._redial_at = None
         elif self._judge_at is None:
             self._redial_at = None
-            self._judge_at = now + self.interval
+            self._expect(now + self.interval)
 
     def answered(self, now: float) -> None:
         """A health check was answered, perhaps while the stream is silent."""
         if self._redial_at is not None:
             self._redial_at = None
-            self._judge_at = now + self.interval
+            self._expect(now + self.interval)
 
     def owes_nothing(self) -> None:
         self._judge_at = None
@@ -40,7 +46,10 @@ class Silence:
     def expect_every(self, interval: float, now: float) -> None:
         self.interval = interval
         if self._judge_at is not None:
-            self._judge_at = now + interval
+            self._expect(now + interval)
+
+    def _expect(self, judge_at: float) -> None:
+        self._judge_at, self._is_overdue = judge_at, False
 
     def is_judged(self) -> bool:
         """Whether reports are owed, or overdue."""
@@ -60,11 +69,14 @@ class Silence:
         due, self._judge_at = self._judge_at, None
         assert due is not None
         if now < reported_at + self.interval:
-            self._judge_at = reported_at + self.interval
+            self._expect(reported_at + self.interval)
             return None
         if now - due > self.interval / 4:
             # It was us who stood still; its word may lie unread.
-            self._judge_at = now + self.interval / 2
+            self._judge_at, self._is_overdue = now + self.interval / 2, True
+            return None
+        if not self._is_overdue:
+            self._judge_at, self._is_overdue = now + self.interval * UNREAD, True
             return None
         self._redial_at = now + (REDIAL_INTERVALS - 1) * self._usual_interval
         return now - reported_at
