@@ -304,6 +304,7 @@ def test_one_that_stays_silent_is_given_up_for_a_new_connection() -> None:
     assert life.due_at() == INTERVAL + later
     assert taking(life, life.tick(INTERVAL + later, 0.0)).state is State.CONNECTING
     due = life.due_at()
+    assert due is not None
     assert due == pytest.approx(REDIAL_INTERVALS * INTERVAL + later)
     assert taking(life, life.tick(due, 0.0)).order is Order.REDIAL
     assert life.link is Link.DOWN

@@ -19,6 +19,7 @@ from lbclient.client.calls.attempts import Attempts
 from lbclient.core.backends.call_answers import MISSES
 from lbclient.core.backends.demand import SEVERAL
 from lbclient.core.backends.looks import FIRST_LOOK, LOOK_PERIOD, LOOK_SPREAD
+from lbclient.core.backends.silence import UNREAD
 from lbclient.core.criticality import Criticality
 from lbclient.core.model import State
 from lbclient.core.outliers.standing import PATIENCE
@@ -992,9 +993,9 @@ async def test_half_an_interval_of_silence_is_no_silence() -> None:
         while now() < reported_at + INTERVAL - 2 * MOMENT:
             assert fleet.states() == ["ready", "ready"]
             await asyncio.sleep(MOMENT)
-        await asyncio.sleep(4 * MOMENT)
+        await asyncio.sleep(4 * MOMENT + INTERVAL * UNREAD)
         assert fleet.states() == ["connecting", "ready"]
-        assert fleet.reasons()[0] == f"silent for {INTERVAL:.1f} s"
+        assert fleet.reasons()[0] == f"silent for {INTERVAL * (1 + UNREAD):.1f} s"
 
 
 async def test_of_two_reports_one_may_be_lost_for_ever() -> None:

@@ -61,8 +61,8 @@ def test_a_report_that_is_as_old_as_may_be_rings_once(life: Lifecycle) -> None:
 def test_silence_is_judged_when_it_is_due(life: Lifecycle) -> None:
     late = INTERVAL * 1.25  # as a busy loop is
     assert life.tick(late, reported_at=0.0) == Step()
-    late = life.due_at()
-    assert late == INTERVAL * (1.25 + UNREAD)
+    assert life.due_at() == late + INTERVAL * UNREAD
+    late += INTERVAL * UNREAD
     step = life.tick(late, reported_at=0.0)
     assert step.state is State.CONNECTING
     assert step.reason == f"silent for {late:.1f} s"
