@@ -25,9 +25,9 @@ class Criticality(IntEnum):
 
 DEFAULT = Criticality.CRITICAL  # "the default for requests sent from production jobs"
 
-_BY_TEXT: dict[str | bytes, Criticality] = {}
-for _one in Criticality:
-    _BY_TEXT[_one.name] = _BY_TEXT[_one.name.encode()] = _one
+# Two, as Python warns of text that is compared with bytes (`python -b`).
+_BY_TEXT = {one.name: one for one in Criticality}
+_BY_BYTES = {one.name.encode(): one for one in Criticality}
 
 _current: ContextVar[Criticality | None] = ContextVar("criticality", default=None)
 
@@ -42,9 +42,12 @@ def parse(value: str | bytes | None) -> tuple[Criticality, bool]:
     """
     if value is None:
         return DEFAULT, True
-    known = _BY_TEXT.get(value)
-    if known is None:
-        known = _BY_TEXT.get(value.upper())
+    if isinstance(value, bytes):
+        known = _BY_BYTES.get(value.upper())
+    else:
+        known = _BY_TEXT.get(value)
+        if known is None:
+            known = _BY_TEXT.get(value.upper())
     return (DEFAULT, False) if known is None else (known, True)
 
 

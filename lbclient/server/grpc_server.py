@@ -71,6 +71,7 @@ class Server(ReportingServer, grpc.aio.Server):
         super().__init__(config, parts, clock)
         self._gate = gate = parts.gate
         self._intake = gate.intake
+        self._loop_end = LoopEnd(self, self._intake)
         self._started = self._has_stopped = False
         self._wrapper = Wrapper(parts.serving)
         self._uncounted = Uncounted(clock)
@@ -102,7 +103,6 @@ class Server(ReportingServer, grpc.aio.Server):
             )
         )
         self._stopping = Stopping(self._inner)
-        self._loop_end = LoopEnd(self, self._intake)
         self._warming = Warming()
         gate.count_unseen_by(read, pending)
         self.add_generic_rpc_handlers(handlers or ())

@@ -2,6 +2,8 @@
 
 import asyncio
 import gc
+import subprocess
+import sys
 import threading
 import weakref
 from collections.abc import AsyncIterator
@@ -354,3 +356,39 @@ async def test_requests_are_made_in_the_callers_context_however_late(
             assert [one async for one in call] == [b"5"]
     assert refused == 2 * is_up
     assert seen == [("mine", lbclient.Criticality.SHEDDABLE)] * 5
+
+
+def test_calls_work_where_text_compared_with_bytes_is_an_error() -> None:
+    """Under `python -bb` nobody could make a server: the words of criticality were keys
+    of one dict in both forms, whose hashes are the same."""
+    program = """
+import asyncio, grpc, lbclient
+
+async def main():
+    server = lbclient.server()
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with lbclient.insecure_channel(f"127.0.0.1:{port}") as channel:
+        with lbclient.criticality("SHEDDABLE"):
+            try:
+                await channel.unary_unary("/a.A/Ask")(b"", timeout=20)
+            except grpc.aio.AioRpcError as error:
+                print(error.code().name)
+    await server.stop(None)
+
+asyncio.run(main())
+"""
+    done = subprocess.run(
+        [sys.executable, "-bb", "-W", "error::BytesWarning", "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout == "UNIMPLEMENTED\n", done.stderr
+
+
+async def test_a_server_that_cannot_be_made_is_one_error() -> None:
+    """Another one followed, from `__del__`, which pytest takes for a failure."""
+    with pytest.raises(ValueError, match="invalid"):
+        lbclient.server(interceptors=["none"])
+    gc.collect()
