@@ -214,6 +214,20 @@ MOST = 1e16  # no count or time of ours is beyond it, nor can it be shown as a d
 Shape = Any  # a word of the first lines, a list with the shape of its items, a dict
 
 
+def filled(value: Any, shape: Shape = PROCESS) -> Any:
+    """The same with 0 for numbers that an older release does not count.
+
+    >>> filled([{"served": 1}], [{"served": NUMBER, "declined": NUMBER, "name": TEXT}])
+    [{'served': 1, 'declined': 0}]
+    """
+    if isinstance(shape, Mapping) and isinstance(value, Mapping):
+        known = {name: filled(value[name], shape.get(name, TEXT)) for name in value}
+        return {name: 0 for name, one in shape.items() if one == NUMBER} | known
+    if isinstance(shape, list) and isinstance(value, list):
+        return [filled(one, shape[0]) for one in value]
+    return value
+
+
 def flaw(value: Any, shape: Shape = PROCESS, path: str = "") -> str:
     """What is wrong with a value that should have this shape; "": nothing.
 

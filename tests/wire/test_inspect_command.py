@@ -241,6 +241,20 @@ async def test_nothing_of_what_is_said_moves_the_cursor(inspect: Inspect) -> Non
     assert "No channel and no server" in out
 
 
+async def test_what_an_older_server_does_not_count_is_none(
+    inspect: Inspect, start: Any
+) -> None:
+    await start(lbclient.server)
+    told = json.loads(json.dumps(snapshot()))
+    told["servers"] = told["servers"][-1:]
+    del told["servers"][0]["declined"]
+    body = json.dumps(told | {"channels": []}).encode()
+    async with saying(body) as place:
+        status, out, complaint = await inspect("--interval", "0.5", place)
+    assert (status, complaint) == (0, "")
+    assert "declined" not in out
+
+
 async def test_what_was_left_out_is_counted(inspect: Inspect) -> None:
     said = SOUND | {"channels_left_out": 3, "servers_left_out": 1}
     async with saying(json.dumps(said).encode()) as place:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from lbclient.admin.shape import VERSION, flaw
+from lbclient.admin.shape import VERSION, filled, flaw
 from lbclient.cli.colour import paint
 from lbclient.cli.layout import count, item, short, table
 from lbclient.cli.run import run
@@ -235,6 +235,7 @@ def understood(url: str, data: bytes) -> dict[str, Any]:
         raise UnreadableError(
             f"{url}: JSON version {version!r} is not supported, only {VERSION}"
         )
+    said = filled(said)
     if wrong := flaw(said):
         raise UnreadableError(f"{url}: {wrong}")
     return dict(said)
