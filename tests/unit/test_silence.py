@@ -1,8 +1,16 @@
 """When reports of a backend are overdue, and what is due then."""
 
+from random import Random
+
 import pytest
 
-from lbclient.core.backends.silence import REDIAL_INTERVALS, UNREAD, Silence
+from lbclient.core.backends.silence import (
+    JITTER,
+    LONGEST,
+    REDIAL_AFTER,
+    UNREAD,
+    Silence,
+)
 
 EVERY = 2.0
 LATER = EVERY * UNREAD  # after a report was due
@@ -11,7 +19,7 @@ LATER = EVERY * UNREAD  # after a report was due
 @pytest.fixture
 def silence() -> Silence:
     """It owes a report at EVERY."""
-    silence = Silence(EVERY)
+    silence = Silence(EVERY, Random(7))
     silence.heard(True, 0.0)
     return silence
 
@@ -43,14 +51,55 @@ def test_who_never_told_a_load_owes_nothing(silence: Silence) -> None:
     assert silence.due_at() is None
 
 
+def pause_of(silence: Silence) -> float:
+    """From the time that it is silent to a new connection."""
+    due = silence.due_at()
+    assert due is not None
+    return due - EVERY - LATER
+
+
+def around(pause: float) -> tuple[float, float]:
+    return pause * (1 - JITTER), pause * (1 + JITTER)
+
+
 def test_silence_is_followed_by_a_new_connection(silence: Silence) -> None:
-    due = LATER + EVERY * REDIAL_INTERVALS
     assert silent(silence).is_judged()
-    assert silence.due_at() == due
+    least, most = around(EVERY * REDIAL_AFTER)
+    assert least <= pause_of(silence) <= most
+    due = silence.due_at()
+    assert due is not None
     assert not silence.is_too_long(due - 0.1)
     assert silence.is_too_long(due)
     silence.clear()
     assert not silence.is_judged()
+
+
+def test_who_is_silent_again_on_each_connection_has_ever_fewer(
+    silence: Silence,
+) -> None:
+    pauses = []
+    for _ in range(8):
+        pauses.append(pause_of(silent(silence)))
+        silence.clear()
+        silence.heard(True, 0.0)
+        assert silence.judge(EVERY, 0.001) is None  # its first word, read a bit later
+        silence.expect_every(EVERY, 0.0)
+    for doubled, pause in enumerate(pauses):
+        least, most = around(EVERY * min(LONGEST, REDIAL_AFTER * 2**doubled))
+        assert least <= pause <= most
+    assert silence.judge(EVERY, EVERY / 2) is None  # in time: it speaks again
+    silence.clear()
+    silence.heard(True, 0.0)
+    assert pause_of(silent(silence)) <= around(EVERY * REDIAL_AFTER)[1]
+
+
+def test_clients_of_one_that_is_silent_do_not_come_together() -> None:
+    pauses = set()
+    for seed in range(10):
+        silence = Silence(EVERY, Random(seed))
+        silence.heard(True, 0.0)
+        pauses.add(pause_of(silent(silence)))
+    assert len(pauses) == 10
 
 
 def test_a_word_ends_silence(silence: Silence) -> None:
@@ -84,8 +133,8 @@ def test_what_was_read_late_is_no_silence(silence: Silence) -> None:
 
 
 def test_another_interval_does_not_put_off_a_new_connection(silence: Silence) -> None:
-    silent(silence)
+    due = silent(silence).due_at()
     silence.expect_every(9.0, EVERY)  # no report is owed: it is silent
-    assert silence.due_at() == LATER + EVERY * REDIAL_INTERVALS
+    assert silence.due_at() == due
     silence.owes_nothing()
     assert silence.is_judged()  # a new connection is due all the same

@@ -77,7 +77,7 @@ class ConnectionState:
         self.sent_goaway = False
         self.ended = 0
         self.expires_at: float | None = None
-        self.silence = Silence(interval)
+        self.silence = Silence(interval, rng)
         self.checks = Checks(interval)
         self.looks = Looks(rng)
         self.calls = CallAnswers()

@@ -5,10 +5,17 @@ something changes. Silence first costs a backend its calls. If it lasts, a new
 connection replaces the old one.
 """
 
-# Health intervals of silence after which a new connection replaces the old one. A
+from random import Random
+
+from lbclient.core.backoff import Backoff
+
+# Health intervals from silence to a new connection, which replaces the old one. A
 # healed network carries on with the old one only when TCP tries again, which after a
-# minute's silence may take another.
-REDIAL_INTERVALS = 3
+# minute's silence may take another. Of a backend that each time is silent again the
+# pauses grow; by the jitter not all clients of one that woke come together.
+REDIAL_AFTER = 2
+LONGEST = 16
+JITTER = 0.25
 
 # Of an interval: how long an overdue report is waited for before the backend counts as
 # silent. If our event loop stood still until now, the report has come and is read in
@@ -20,8 +27,11 @@ class Silence:
     """Detects a backend whose health reports are overdue. Owned by a lifecycle.
     `interval` is how long the backend may be silent."""
 
-    def __init__(self, interval: float) -> None:
+    def __init__(self, interval: float, rng: Random) -> None:
         self.interval = self._usual_interval = interval
+        self._pauses = Backoff(REDIAL_AFTER * interval, LONGEST * interval, JITTER)
+        self._pause = self._pauses.first
+        self._rng = rng
         self._judge_at: float | None = None
         self._redial_at: float | None = None
         self._is_overdue = False
@@ -70,6 +80,8 @@ class Silence:
         assert due is not None
         if now < reported_at + self.interval:
             self._expect(reported_at + self.interval)
+            if now < reported_at + self.interval * 3 / 4:
+                self._pause = self._pauses.first  # it said more than its first word
             return None
         if now - due > self.interval / 4:
             # It was us who stood still; its word may lie unread.
@@ -78,7 +90,8 @@ class Silence:
         if not self._is_overdue:
             self._judge_at, self._is_overdue = now + self.interval * UNREAD, True
             return None
-        self._redial_at = now + (REDIAL_INTERVALS - 1) * self._usual_interval
+        self._redial_at = now + self._pauses.varied(self._pause, self._rng)
+        self._pause = self._pauses.longer(self._pause)
         return now - reported_at
 
     def is_too_long(self, now: float) -> bool:
