@@ -573,3 +573,26 @@ def test_the_reason_of_a_state_is_the_one_that_is_given(life: Lifecycle) -> None
     assert "starting" in life.heard(TaskState.STARTING, True, 1.0).reason
     away(life, 2.0)
     assert life.seen(TaskState.STARTING, 2.0, "warming up").reason == "warming up"
+
+
+def test_a_stream_without_a_word_has_a_new_connection_asked_at_once() -> None:
+    """If nobody else may answer, and once: then the checks have pauses of their own."""
+    life = Lifecycle(INTERVAL, Random(7))
+    assert life.trust.unheard(0.0, may_others_answer=False) == Step()
+    assert life.due_at() is None
+    take(life, life.connected(1.0, INTERVAL))
+    life.trust.unheard(1.5, may_others_answer=True)
+    assert life.due_at() == 1.0 + INTERVAL
+    life.trust.unheard(1.5, may_others_answer=False)
+    assert life.due_at() == 1.5
+    assert life.tick(1.5, 0.0).order is Order.CHECK
+    life.trust.checked(None, 1.5)
+    assert life.tick(1.5, 0.0).order is Order.LOOK
+    life.trust.unheard(2.0, may_others_answer=False)
+    assert life.due_at() == 1.5 + INTERVAL
+
+
+def test_one_that_was_heard_is_not_asked_for_that(life: Lifecycle) -> None:
+    due = life.due_at()
+    life.trust.unheard(1.0, may_others_answer=False)
+    assert life.due_at() == due

@@ -8,6 +8,7 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -266,3 +267,39 @@ async def test_doctor_reads_load_reports_with_the_same_credentials(
             checks = {check["name"]: check["level"] for check in json.loads(out)}
             levels.append(checks["reports"])
     assert levels == ["warn", "ok"]
+
+
+@pytest.mark.parametrize("count", [1, 3], ids=["one", "three"])
+async def test_a_proxy_that_routes_no_health_checks_does_not_delay_calls(
+    count: int,
+) -> None:
+    """Its 503 is UNAVAILABLE, which nobody may have said. Calls waited a health
+    interval after each new connection, as after a reload of the proxy."""
+    config = ChannelConfig(health_interval=600.0)
+    async with AsyncExitStack() as stack:
+        servers = [
+            await stack.enter_async_context(
+                hosting(ECHO, server=stock(Code.UNAVAILABLE))
+            )
+            for _ in range(count)
+        ]
+        target = "ipv4:" + ",".join(address for _, address, _ in servers)
+        channel = lbclient.insecure_channel(target, config=config)
+        await stack.enter_async_context(channel)
+        call: Any = channel.unary_unary(PATH)
+        assert await call(b"hello", timeout=30) == b"hello"
+
+
+async def test_others_that_may_answer_health_checks_are_waited_for() -> None:
+    """Of a proxy that reaches nobody every call would fail."""
+    config = ChannelConfig(health_interval=600.0)
+    async with (
+        hosting(ECHO, server=stock(Code.UNAVAILABLE)) as (_, away, _),
+        hosting(ECHO, server=lbclient.server()) as (_, there, _),
+        lbclient.insecure_channel(f"ipv4:{away},{there}", config=config) as channel,
+    ):
+        call: Any = channel.unary_unary(PATH)
+        for _ in range(20):
+            assert await call(b"hello", timeout=30) == b"hello"
+        states = {b.address: b.state for b in channel.statistics().backends}
+        assert states == {away: "connecting", there: "ready"}

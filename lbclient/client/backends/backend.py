@@ -62,9 +62,10 @@ class Backend:
         context: BackendContext,
         observe: Observe,
         has_others: Callable[["Backend", bool], bool],
+        may_others_answer: Callable[["Backend"], bool],
     ) -> None:
         """`observe` is told of each state that the lifecycle wants, and why.
-        `has_others` is as of `Connections`."""
+        `has_others` and `may_others_answer` are as of `Connections`."""
         address, clock, interval = (
             endpoint.address,
             context.clock,
@@ -113,6 +114,7 @@ class Backend:
             self.attention,
             self.permit,
             backoff,
+            partial(may_others_answer, self),
         )
         self._former = FormerConnections(address, interval, self.load, clock)
 

@@ -227,7 +227,13 @@ class Connections:
             known.set_leaving(endpoint.lame_duck)
             self._returns(known)
             return known
-        backend = Backend(endpoint, self._context, self._observe, self.has_others)
+        backend = Backend(
+            endpoint,
+            self._context,
+            self._observe,
+            self.has_others,
+            self.may_others_answer,
+        )
         backend.set_leaving(endpoint.lame_duck)
         return backend
 
@@ -247,6 +253,15 @@ class Connections:
         counts = self.pool.counts
         others = counts[State.READY] + counts[State.INACTIVE]
         return others > (backend.state in PRESENT and self.pool.has(backend))
+
+    def may_others_answer(self, backend: Backend) -> bool:
+        """Whether another backend answers health checks, or has not been seen to be
+        away or to refuse them."""
+        return any(
+            node.state is not State.REFUSING and not node.reported.refusals.of_health()
+            for node in self.pool.nodes.values()
+            if node is not backend
+        )
 
     def miss_deadline(self, backend: Backend) -> None:
         """A call on it ended by its deadline."""

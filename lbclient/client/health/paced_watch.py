@@ -1,5 +1,7 @@
 """Sets the interval of health reports by how often the backend is called."""
 
+from collections.abc import Callable
+
 import grpc
 
 from lbclient.background.interruptible import Interruptible
@@ -36,7 +38,9 @@ class PacedWatch:
         attention: Attention,
         permit: StreamPermit,
         backoff: HealthBackoff,
+        may_others_answer: Callable[[], bool],
     ) -> None:
+        """`may_others_answer` is as of `Connections`."""
         self._context = context
         self._driver = driver
         self._reported = reported
@@ -44,6 +48,7 @@ class PacedWatch:
         self._attention = attention
         self._permit = permit
         self._backoff = backoff
+        self._may_others_answer = may_others_answer
         self._watch: HealthWatch | None = None
         self._asking = Interruptible()
         self._asked_every = attention.every
@@ -64,6 +69,7 @@ class PacedWatch:
             self._driver.lifecycle.silence.owes_nothing,
             self._reported.refusals,
             self._backoff,
+            self._unheard,
         )
         return self._watch.streams
 
@@ -104,6 +110,11 @@ class PacedWatch:
             )
             self._expect_reports(self._watch)
         return is_believed
+
+    def _unheard(self) -> None:
+        now, may_others_answer = self._context.clock(), self._may_others_answer()
+        trust = self._driver.lifecycle.trust
+        self._driver.take(trust.unheard(now, may_others_answer))
 
     def has_spoken_since(self, moment: float) -> bool:
         """Whether a stream has; `moment` is by the loop's time."""

@@ -32,6 +32,9 @@ PASSING = frozenset(
 # Of those, the ones that somebody may have said, or nobody; RESOURCE_EXHAUSTED is an
 # answer.
 UNANSWERED = PASSING - {grpc.StatusCode.RESOURCE_EXHAUSTED}
+# Of those, the ones that a proxy gives at once. A server that is full gives CANCELLED,
+# and may have room later.
+UNHEARD = UNANSWERED - {grpc.StatusCode.CANCELLED}
 
 CHECKS = (wire.CHECK_METHOD, wire.SERVING_CHECK_METHOD)
 LOAD = (wire.ORCA_METHOD,)

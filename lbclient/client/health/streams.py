@@ -17,6 +17,7 @@ from lbclient.client.health.health_backoff import HealthBackoff
 from lbclient.client.health.refused_services import (
     NOT_OFFERED_CODES,
     PASSING,
+    UNHEARD,
     Refusals,
     status_of,
 )
@@ -57,8 +58,14 @@ class Streams:
     """
 
     def __init__(
-        self, channel: grpc.aio.Channel, refusals: Refusals, backoff: HealthBackoff
+        self,
+        channel: grpc.aio.Channel,
+        refusals: Refusals,
+        backoff: HealthBackoff,
+        unheard: Callable[[], None],
     ) -> None:
+        """`unheard` is told when a stream ends over a connection that lives, with a
+        status as of a proxy that reaches nobody."""
         self.begun = 0
         self.open = 0
         self.spoke_at = -inf  # by the loop's time
@@ -67,6 +74,7 @@ class Streams:
         self._channel = channel
         self._refusals = refusals
         self._backoff = backoff
+        self._unheard = unheard
         self._offered = set[str]()  # methods that have spoken
 
     async def follow(
@@ -124,6 +132,8 @@ class Streams:
         elif self._channel.get_state() is grpc.ChannelConnectivity.READY:
             # Else it ended with its connection.
             self._refusals.refused(method, status_of(error))
+            if error.code() in UNHEARD:
+                self._unheard()
 
     def _count(self, more: int) -> None:
         self.open += more

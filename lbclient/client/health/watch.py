@@ -43,11 +43,13 @@ class HealthWatch:
         owes_nothing: Callable[[], None],
         refusals: Refusals,
         backoff: HealthBackoff,
+        unheard: Callable[[], None],
     ) -> None:
         """`kind` is `ChannelConfig.health`; `is_shared` tells whether several tasks
-        answer there, and `owes_nothing` is told that no reports are due now."""
+        answer there, and `owes_nothing` is told that no reports are due now. `unheard`
+        is as of `Streams`."""
         self.health = ConnectionHealth(tell, is_shared, refusals)
-        self.streams = Streams(channel, refusals, backoff)
+        self.streams = Streams(channel, refusals, backoff, unheard)
         self.turns = CheckTurns(self.health, self.streams, traffic)
         self._checks = StreamChecks(
             channel,

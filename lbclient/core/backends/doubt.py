@@ -53,6 +53,11 @@ class Checks:
         self.due_at = None
         return True
 
+    def hurry(self, now: float) -> None:
+        """Makes the first check of a new connection due at once."""
+        if self.doubt is Doubt.NEVER_HEARD and not self.is_unanswered:
+            self.due_at = now if self.due_at is None else min(now, self.due_at)
+
     def not_answered(self, now: float) -> None:
         """Comes again."""
         self.is_unanswered = True

@@ -98,6 +98,14 @@ class Trust:
         )
         return Step(order=Order.CHECK)
 
+    def unheard(self, now: float, may_others_answer: bool) -> Step:
+        """A health stream ended without a word over a connection that lives, with a
+        status as of a proxy. A new connection is asked without delay if all others are
+        away or refuse health checks, too: then calls wait for nothing but this."""
+        if self._connection.link is Link.UP and not may_others_answer:
+            self._connection.checks.hurry(now)
+        return NOTHING
+
     def _ask(self, doubt: Doubt, cause: str) -> None:
         self._connection.checks.begin(doubt, cause)
         self._connection.looks.restart()
