@@ -9,6 +9,7 @@ import grpc
 
 from lbclient.core.coroutines import step
 from lbclient.grpc_seam.channels import is_ready
+from lbclient.grpc_seam.interceptors import beneath
 from lbclient.grpc_seam.private import is_news
 
 Trailers = Sequence[tuple[str, str | bytes]]
@@ -28,7 +29,8 @@ def final_status(call: Any) -> tuple[int, Trailers]:
     except AttributeError as error:
         is_news(error)
         code = step(call.code()).value[0]
-        return code, tuple(step(call.trailing_metadata()))
+        # None of a call that was cancelled while interceptors were at it.
+        return code, tuple(step(call.trailing_metadata()) or ())
 
 
 INTERNAL: int = grpc.StatusCode.INTERNAL.value[0]
@@ -103,7 +105,22 @@ def was_ended_there(call: Any) -> bool:
         if not is_news(error):  # instrumentation wraps it
             return False
         is_local = step(call.details()) in _ENDED_HERE
-    return not is_local and call.time_remaining() != 0.0
+    return not is_local and time_left(call) != 0.0
+
+
+def time_left(call: Any) -> float | None:
+    """Seconds until a call's deadline; None: it has none.
+
+    A call with interceptors does not tell it, but the one beneath them does. If there
+    is none, they have raised what it ended with; then none is left, as a deadline that
+    passed is nearly always the client's own.
+    """
+    try:
+        left: float | None = call.time_remaining()
+    except NotImplementedError:
+        inner = beneath(call)
+        return 0.0 if inner is None or inner is call else time_left(inner)
+    return left
 
 
 def error_of(call: Any) -> grpc.aio.AioRpcError | None:

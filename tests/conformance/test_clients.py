@@ -23,6 +23,7 @@ from tests.conformance.both import (
 )
 from tests.conformance.script import KINDS, Script, path
 from tests.hosts import PATH, hosting, unary_unary
+from tests.waiting import eventually
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 
@@ -172,6 +173,48 @@ async def test_opentelemetry_sees_one_span_for_each_of_our_attempts(
             assert await method(b"a", timeout=5) == b"a"
         assert len(_told(spans, "unary_unary")) == 3
         assert channel.statistics().attempts["served"] == 3
+
+
+ENDS = ["DEADLINE_EXCEEDED", "CANCELLED at once", "CANCELLED"]
+
+
+@each_kind
+@pytest.mark.parametrize("end", ENDS)
+async def test_a_call_that_ends_here_is_counted_beneath_opentelemetry_too(
+    end: str, kind: str, spans: Any
+) -> None:
+    """Calls with interceptors do not tell what time is left, nor have trailers if they
+    were cancelled: their attempts stayed in flight for ever."""
+    begun = asyncio.Event()
+
+    async def hang(*_: Any) -> Any:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async def hang_as_stream(*_: Any) -> Any:
+        await hang()
+        yield b""
+
+    handler: Any = getattr(grpc, f"{kind}_rpc_method_handler")(
+        hang if kind.endswith("unary") else hang_as_stream
+    )
+    async with (
+        hosting(handler, server=grpc.aio.server()) as (_, address, _),
+        lbclient.insecure_channel(address) as channel,
+    ):
+        await asyncio.wait_for(channel.channel_ready(), 30)
+        request: Any = b"a" if kind.startswith("unary") else iter([b"a"])
+        timeout = 0.2 if end == "DEADLINE_EXCEEDED" else 60
+        call: Any = getattr(channel, kind)(PATH)(request, timeout=timeout)
+        if end != "DEADLINE_EXCEEDED":
+            if end == "CANCELLED":
+                await asyncio.wait_for(begun.wait(), 30)
+            call.cancel()
+        await answered(call, kind)
+        code = end.partition(" ")[0]
+        await eventually(lambda: channel.statistics().calls == {code: 1})
+        [backend] = channel.statistics().backends
+        assert backend.in_flight == 0
 
 
 UVLOOP = """

@@ -35,6 +35,7 @@ from lbclient.grpc_seam import (
     has_begun,
     is_ready,
     tell,
+    time_left,
     was_ended_there,
     was_not_sent,
 )
@@ -516,7 +517,7 @@ def was_answered(attempt: Attempt, call: Any, code: int, trailers: Trailers) -> 
     if code == CANCELLED:
         return was_ended_there(call)
     if code == DEADLINE_EXCEEDED:
-        left = call.time_remaining()
+        left = time_left(call)
         return left is None or left > 0.0
     if code == UNAVAILABLE:
         if not is_ready(attempt.backend.channel):
