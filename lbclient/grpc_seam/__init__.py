@@ -27,6 +27,7 @@ from lbclient.grpc_seam.channels import (
     inner_options,
     is_ready,
     lighten,
+    without_interceptors,
 )
 from lbclient.grpc_seam.direct import call_arguments, with_codecs
 from lbclient.grpc_seam.interceptors import (
@@ -119,4 +120,5 @@ __all__ = [
     "with_codecs",
     "with_compression",
     "with_pending_limit",
+    "without_interceptors",
 ]

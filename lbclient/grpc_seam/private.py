@@ -63,7 +63,8 @@ COSTS = {
     "_read": LAYERS,
     "_send_unary_request": LAYERS,
     "_write": LAYERS,
-    "_interceptors": _BOTH,
+    "_interceptors": f"{_BOTH}; where instrumentation intercepts calls of backends,"
+    " health checks have spans",
     "_method": _BOTH,
     "_request_serializer": _BOTH,
     "_response_deserializer": _BOTH,

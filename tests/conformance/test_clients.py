@@ -175,6 +175,39 @@ async def test_opentelemetry_sees_one_span_for_each_of_our_attempts(
         assert channel.statistics().attempts["served"] == 3
 
 
+@pytest.mark.parametrize("has_health", [False, True])
+async def test_opentelemetry_sees_nothing_of_our_health_checks(
+    has_health: bool, spans: Any
+) -> None:
+    """A server without them has an error in each, and one with them two a second."""
+    health = "/grpc.health.v1.Health/Check"
+    asked: list[str] = []
+
+    class Noting(grpc.aio.ServerInterceptor):
+        async def intercept_service(self, continuation: Any, details: Any) -> Any:
+            asked.append(details.method)
+            return await continuation(details)
+
+    async def serve(_request: bytes, _: Any) -> bytes:
+        return b"\x08\x01"  # SERVING
+
+    async def echo(request: bytes, _: Any) -> bytes:
+        return request
+
+    methods = {PATH: unary_unary(echo)}
+    if has_health:
+        methods[health] = unary_unary(serve)
+    server = grpc.aio.server(interceptors=[Noting()])
+    async with (
+        hosting(methods, server=server) as (_, address, _),
+        lbclient.insecure_channel(address) as channel,
+    ):
+        call: Any = channel.unary_unary(PATH)
+        assert await call(b"a", timeout=30) == b"a"
+        await eventually(lambda: health in asked)
+    assert [span.name for span in spans.get_finished_spans()] == [PATH]
+
+
 ENDS = ["DEADLINE_EXCEEDED", "CANCELLED at once", "CANCELLED"]
 
 

@@ -16,6 +16,7 @@ from lbclient.client.health.ordered_checks import LOOK_TIMEOUT, OrderedChecks
 from lbclient.client.health.paced_watch import PacedWatch
 from lbclient.client.health.streams import LAST_WORDS, Streams
 from lbclient.core.model import State
+from lbclient.grpc_seam import without_interceptors
 
 READY = grpc.ChannelConnectivity.READY
 OVER = grpc.ChannelConnectivity.SHUTDOWN
@@ -110,7 +111,7 @@ class Connection:
     async def _why_refused(self) -> str:
         """The core tells its reason to a call that fails on it, and to nobody else."""
         ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
-        ask = self._channel.unary_unary(wire.CHECK_METHOD)
+        ask = without_interceptors(self._channel.unary_unary(wire.CHECK_METHOD))
         try:
             await ask(b"", timeout=1.0)
         except grpc.aio.AioRpcError as error:

@@ -14,7 +14,7 @@ import grpc
 from lbclient import wire
 from lbclient.background.tasks import is_cancelled, is_fatal, leaving_no_trace
 from lbclient.core.protocols import Clock, Picker, ProbingPicker
-from lbclient.grpc_seam import cause_of
+from lbclient.grpc_seam import cause_of, without_interceptors
 from lbclient.log import Log, bare_context
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ async def _ask(
     ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
     health: wire.Health | None = None
     try:
-        ask = channel.unary_unary(wire.CHECK_METHOD)
+        ask = without_interceptors(channel.unary_unary(wire.CHECK_METHOD))
         call = ask(request, timeout=TIMEOUT)
         try:
             health = wire.parse_health(await call)

@@ -19,6 +19,7 @@ from lbclient.client.health.refused_services import (
 )
 from lbclient.core.model import LoadReport, TaskState
 from lbclient.core.text import printable
+from lbclient.grpc_seam import without_interceptors
 from lbclient.log import Log
 from lbclient.v1 import compat_pb2
 
@@ -170,7 +171,8 @@ async def _ask(
     RESOURCE_EXHAUSTED is an answer that says nothing: a rate limit for health checks,
     perhaps of a proxy, does not say that calls fail.
     """
-    unary: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(method)
+    unary: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
+    unary = without_interceptors(channel.unary_unary(method))
     try:
         call = unary(b"", timeout=timeout)
         message = await call

@@ -23,6 +23,7 @@ from lbclient.client.health.refused_services import (
 )
 from lbclient.core.backoff import Backoff
 from lbclient.core.text import printable
+from lbclient.grpc_seam import without_interceptors
 from lbclient.log import Log
 
 logger = Log(__name__)
@@ -86,7 +87,7 @@ class Streams:
         that has spoken is offered: then a status is one more way to break.
         """
         stream: grpc.aio.UnaryStreamMultiCallable[bytes, bytes]
-        stream = self._channel.unary_stream(method)
+        stream = without_interceptors(self._channel.unary_stream(method))
         await self._backoff.wait_turn()
         call = stream(request)
         self.begun += 1
