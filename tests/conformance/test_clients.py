@@ -175,6 +175,47 @@ async def test_opentelemetry_sees_one_span_for_each_of_our_attempts(
         assert channel.statistics().attempts["served"] == 3
 
 
+@pytest.mark.parametrize("kind", ["unary_unary", "unary_stream"])
+async def test_opentelemetry_sees_who_made_a_call_that_waited(
+    kind: str, spans: Any
+) -> None:
+    """It was sent in the context of what ended its wait: of the connection, or of the
+    call that it waited for, which is part of another trace."""
+    trace = needs.module("opentelemetry.trace")
+    ends = asyncio.Event()
+
+    async def echo(request: bytes, _: Any) -> bytes:
+        await ends.wait()
+        return request
+
+    async def echo_as_stream(request: bytes, context: Any) -> Any:
+        yield await echo(request, context)
+
+    make: Any = getattr(grpc, f"{kind}_rpc_method_handler")
+    handler = make(echo if kind == "unary_unary" else echo_as_stream)
+    config = lbclient.ChannelConfig(active_limit=1)
+    async with (
+        hosting(handler, server=grpc.aio.server()) as (_, address, _),
+        lbclient.insecure_channel(address, config=config) as channel,
+    ):
+        caller = trace.NonRecordingSpan
+        calls = []
+        for number in (1, 2):  # the first waits for a connection, the other for a place
+            parent = trace.SpanContext(number, number, False, trace.TraceFlags(1))
+            with trace.use_span(caller(parent)):
+                calls.append(getattr(channel, kind)(PATH)(b"a", timeout=60))
+        waiting = [asyncio.ensure_future(answered(call, kind)) for call in calls]
+        await eventually(
+            lambda: [b.in_flight for b in channel.statistics().backends] == [1]
+        )
+        assert channel.statistics().waiting == 1
+        ends.set()
+        await asyncio.gather(*waiting)
+        await eventually(lambda: len(_told(spans, PATH)) == 2)
+    seen = [span.parent.span_id for span in spans.get_finished_spans() if span.parent]
+    assert seen == [1, 2]
+
+
 @pytest.mark.parametrize("has_health", [False, True])
 async def test_opentelemetry_sees_nothing_of_our_health_checks(
     has_health: bool, spans: Any

@@ -74,7 +74,7 @@ class _Hedged(Call):
 
     def _start_hedge(self, backend: Backend, now: float) -> None:
         left = None if self._deadline is None else self._deadline - now
-        attempt, inner, siblings = self.attempts.start(backend, left, 0.0, now, True)
+        attempt, inner, siblings = self._send(backend, left, 0.0, now, True)
         balancer = self._balancer
         backend.load.begin()
         balancer.counters.hedge_sent()

@@ -14,6 +14,7 @@ notice.
 import asyncio
 from collections.abc import Callable, Generator
 from contextlib import suppress
+from contextvars import Context, copy_context
 from typing import Any, NoReturn
 
 import grpc
@@ -60,6 +61,7 @@ class Call:
     _lbclient: Attempt  # the last one, where `marked` finds it
     _inner: Any = None  # grpc.aio's call; `__del__` asks, of a call that was not made
     streams_requests = False
+    _context: Context | None = None  # since it waited for the first time
     # Up to 1.82 `close` of a grpcio channel asks this of each call in a loop task.
     # None: the call is not that channel's.
     _channel = None
@@ -144,6 +146,7 @@ class Call:
         """Waits for a backend: there is none."""
         balancer = self._balancer
         self._decided = self._decided or asyncio.Event()
+        self._context = self._context or copy_context()
         balancer.pending.join(self)
         if self._deadline is not None and self._error is None:
             # The wait is over at the deadline even if nobody holds the call.
@@ -158,7 +161,7 @@ class Call:
         left = None if self._deadline is None else self._deadline - now
         attempts, waited = self.attempts, now - self._waits_since
         try:
-            attempt, inner, siblings = attempts.start(backend, left, waited, now)
+            attempt, inner, siblings = self._send(backend, left, waited, now)
         except Exception as error:
             if self._decided is None and not attempts.tried:
                 raise  # grpc.aio's own complaint about an argument
@@ -175,6 +178,12 @@ class Call:
         inner.add_done_callback(self._attempt_end)
         if attempts.on_move is not None:
             self._begun_resumable()
+
+    def _send(self, *arguments: Any) -> Any:
+        """Starts an attempt, in the context of who made the call: what ends a wait is
+        mostly the end of somebody else's call."""
+        start, context = self.attempts.start, self._context
+        return start(*arguments) if context is None else context.run(start, *arguments)
 
     def _begun_resumable(self) -> None:
         backend, hints = self._lbclient.backend, self.attempts.hints
