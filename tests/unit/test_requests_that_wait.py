@@ -63,6 +63,22 @@ def test_a_queue_for_something_else_than_processors_does_not_wait() -> None:
     assert waiting.runnable(200) is None
 
 
+def test_what_took_long_while_the_processors_were_full_did_not_wait() -> None:
+    waiting = sample(Waiting(), active=0, utilization=0.5)
+    for tick in range(600, 800):
+        waiting.sample(tick * TICK, 60, 1.0, 1.0)
+        for number in range(50 if tick > 700 else 0):
+            waiting.served(1.0 if number % 3 == 0 else SHORT)
+    assert sample(waiting, 60, 0.5, long=1e9, ticks=range(800, 820)).count == 0.0
+
+
+def test_those_that_wait_are_known_from_the_first_that_ends_on() -> None:
+    """None was for a minute: that does not make them fewer."""
+    waiting = sample(Waiting(), active=0, utilization=0.1)
+    sample(waiting, active=100, utilization=0.1, ticks=range(600, 650))
+    assert waiting.count > 85.0
+
+
 def test_a_backend_that_stalls_does_not_look_idle() -> None:
     """For no processor time its requests take 50 times as long from 60 s on."""
     waiting = sample(Waiting(), active=20, utilization=0.3)
