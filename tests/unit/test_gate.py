@@ -322,6 +322,28 @@ async def test_in_a_flood_each_less_critical_one_is_room_for_one() -> None:
     assert not gate._lets_in(Criticality.CRITICAL_PLUS)
 
 
+def test_a_request_that_keeps_its_thread_takes_no_retry_from_the_budget() -> None:
+    """It had just got it when a more critical request wanted its place."""
+
+    class Keeps:
+        def lose_place(self, refuse: Callable[[], RefusalStatus]) -> bool:
+            return False
+
+    with ThreadPoolExecutor(1) as pool:
+        task = Task(pool=pool)
+        gate = task.gate
+        task.overload()
+        gate.threads.queue(Keeps(), task.now, Criticality.SHEDDABLE)
+        gate.threads.running.add("another")
+        refused = gate.refused
+        for _ in range(2 * int(BURST)):
+            gate.make_way()
+        assert gate.refused == refused
+        assert gate.attempts().withheld == 0
+        full = [gate.full() for _ in range(int(BURST))]
+    assert not any(wire.PUSHBACK_KEY in dict(answer.trailers) for answer in full)
+
+
 def test_what_is_dropped_is_counted_as_what_is_refused() -> None:
     task = Task()
     assert task.gate._lets_in(Criticality.SHEDDABLE)

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from dataclasses import replace
+from functools import partial
 from math import inf
 from random import Random
 
@@ -262,15 +263,12 @@ class Gate:
 
         To be called in the request's task.
         """
-        criticality = current_or_default()
-        answer, reason = self._giving_way(criticality)
-        self.count(reason, criticality)
-        return answer
+        return self._giving_way(current_or_default())
 
-    def _giving_way(self, criticality: Criticality) -> tuple[RefusalStatus, str]:
+    def _giving_way(self, criticality: Criticality) -> RefusalStatus:
         refusal = self.pressure.give_way(criticality, self._clock())
-        told = self._told(refusal)
-        return RefusalStatus(StatusCode.UNAVAILABLE, PASSED, told), refusal.value
+        self.count(refusal.value, criticality)
+        return RefusalStatus(StatusCode.UNAVAILABLE, PASSED, self._told(refusal))
 
     def make_way(self) -> None:
         """Refuses one that waits for a thread, if it is less critical than a request
@@ -281,11 +279,8 @@ class Gate:
         if not (self.threads.waiting and self.threads.are_busy() and self._passes()):
             return
         first, lower = self.threads.first_below(current_or_default())
-        if first is None or lower is None:
-            return
-        answer, reason = self._giving_way(lower)
-        if first.lose_place(answer):
-            self.count(reason, lower)
+        if first is not None and lower is not None:
+            first.lose_place(partial(self._giving_way, lower))
 
     # Requests
 

@@ -13,7 +13,7 @@ from lbclient.core.criticality import current_or_default
 from lbclient.core.overload.concurrency import RequestOutcome
 from lbclient.core.report.load_monitor import Sizes
 from lbclient.server.overload.adaptive import note_outcome
-from lbclient.server.overload.refusal_status import RefusalStatus
+from lbclient.server.overload.refusal_status import LOST, RefusalStatus
 from lbclient.server.quotas.cpu_timing import account, run_timed
 from lbclient.server.report.reporter import Trailers
 from lbclient.server.requests import raised
@@ -84,15 +84,16 @@ class ThreadContext(RequestContext):
         gate.count(reason, is_for_load=answer.is_for_load)
         self._finish(lambda: answer.code)
 
-    def lose_place(self, answer: RefusalStatus) -> bool:
+    def lose_place(self, refuse: Callable[[], RefusalStatus]) -> bool:
         """Ends the request while it waits; False: it has just got its thread.
 
-        It is told when its turn comes, which takes next to none of a thread.
+        It is told when its turn comes, which takes next to none of a thread. `refuse`
+        is called once the place is lost, and not if the request keeps it.
         """
-        self.lost_to = answer
+        self.lost_to = LOST  # its thread may ask before `refuse` has returned
         if not self._threads.leave(self):
             return False
-        self.refusal = answer
+        self.refusal = self.lost_to = answer = refuse()
         self._context.run(self._finish, lambda: answer.code)
         return True
 
