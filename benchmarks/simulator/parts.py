@@ -33,7 +33,6 @@ def _p99(run: Run) -> float:
 
 SEEDS = "seeds differ by more than the two do"
 EJECTED_LATER = "it looks at latency only to eject, which takes some late answers"
-NOT_TOLD = "requests that wait are counted: with `runnable` told it is the first"
 
 # Where ours has a longer p99 than the best of the others by more than 3 %, and why.
 # Values are by how much it may be at most.
@@ -43,9 +42,6 @@ REASONS: dict[tuple[str, float], tuple[float, str]] = {
     ("gray", 0.3): (1.25, EJECTED_LATER),
     ("gray", 0.5): (1.2, EJECTED_LATER),
     ("gray", 0.7): (1.1, EJECTED_LATER),
-    ("long_waits", 0.3): (1.1, NOT_TOLD),
-    ("long_waits", 0.5): (1.2, NOT_TOLD),
-    ("long_waits", 0.7): (1.15, NOT_TOLD),
     ("on_off", 0.95): (1.06, "the fleet is full in each burst: the oracle fails, too"),
 }
 

@@ -167,7 +167,7 @@ class ServerConfig(Sourced):
         help="Whether reports tell, without `runnable`, how many requests want a "
         "processor, by an estimate from their number, their durations and the "
         "utilization.",
-        source="docs/simulator.md: p99 beside long polls is 9 to 19 % shorter.",
+        source="docs/simulator.md: p99 beside long polls is 11 to 18 % shorter.",
     )
     max_load: float = setting(
         LOAD.target,
