@@ -90,6 +90,7 @@ class Figures:
     refused: float  # by the server, with an answer
     by_second: list[float]  # served, from the beginning of the flood on
     unanswered: float = 0.0  # by the server
+    dropping: float = 0.0  # of a core, what those took
 
 
 async def served_by_bare(handler: str, place: Place) -> Served:
@@ -185,8 +186,12 @@ def figures(
     goodput = len(took) / seconds
     offered = {name: of.sent / seconds for name, of in counts.items()}
     could = available(rates.ran, rates.waited, rates.others, place.quota)
-    most = partial(servable, served=bare, cost=min(cost), available=could)
-    refusing = cost.takes(rates.refused, rates.unanswered)
+    dropping = cost.unanswered
+    if rates.unanswered:
+        dropping = rates.dropping / rates.unanswered
+    least = min(cost.answered, dropping)
+    most = partial(servable, served=bare, cost=least, available=could)
+    refusing = rates.refused * cost.answered + rates.dropping
     ends = sum((Counter(of.ends) for of in counts.values()), Counter[str]())
     last = int(tally.end + AFTER)
     return Figures(
@@ -207,6 +212,7 @@ def figures(
         available=could,
         refused=rates.refused,
         unanswered=rates.unanswered,
+        dropping=rates.dropping,
         by_second=[
             float(tally.by_second.get(str(second), 0))
             for second in range(int(BEFORE), last)

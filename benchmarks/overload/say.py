@@ -58,7 +58,7 @@ def say(run: Figures) -> None:
         f"{share(run.goodput, run.allowed)} of what is allowed "
         f"({run.allowed:.1f}/s: the loop could have {run.available:.2f} of a core, ran "
         f"{run.ran:.2f}, refused {run.refused:.0f}/s, "
-        f"and {run.unanswered:.0f}/s unanswered)\n"
+        f"and {run.unanswered:.0f}/s unanswered, which took {run.dropping:.2f})\n"
         f"  p50 {in_ms(run.p50)}, p99 {in_ms(run.p99)}; {by_criticality}\n"
         f"  {ends}\n"
         f"  sent late {in_ms(run.lateness)}{', so this says nothing' * is_late(run)}; "

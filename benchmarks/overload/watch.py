@@ -21,6 +21,7 @@ class Reading(NamedTuple):
     others: float  # ran, by all other threads
     refused: int  # with an answer
     unanswered: int
+    dropping: float  # of what the loop's thread ran, for those
 
     def rates(self, before: "Reading") -> "Rates":
         """By the second since then."""
@@ -37,6 +38,7 @@ class Rates(NamedTuple):
     others: float
     refused: float
     unanswered: float
+    dropping: float
 
 
 class Server:

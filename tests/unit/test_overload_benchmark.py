@@ -1,17 +1,23 @@
 """What `benchmarks.overload` adds up, and that it leaves nothing behind."""
 
+import asyncio
 import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks.frames import Call
+from benchmarks.overload.dropping import Dropping
+from benchmarks.overload.handlers import burn
 from benchmarks.overload.neighbours import Impossible, burner, cgroup
 from benchmarks.overload.tally import Tally, from_json, total
 from benchmarks.overload.without import MECHANISMS, put
+from lbclient.grpc_seam.intake import RequestSource
 from lbclient.server.overload import run_queue
+from lbclient.server.overload.intake import BEHIND, Intake
 from tests import needs
 
 
@@ -80,3 +86,30 @@ def test_what_a_mechanism_replaces_is_there(name: str) -> None:
 def test_a_name_that_is_gone_is_no_mechanism() -> None:
     with pytest.raises(AttributeError, match="SLICE"):
         put(run_queue, "SLICE", 1.0)
+
+
+class Dropped:
+    def __del__(self) -> None:
+        burn(0.01)  # as gRPC's core, which ends the call
+
+
+async def test_what_the_core_takes_to_end_a_dropped_request_is_timed() -> None:
+    async def request_call() -> Any:
+        come = asyncio.get_running_loop().create_future()
+        coming.append(come)
+        await come
+        return Dropped()
+
+    coming: list[asyncio.Future[None]] = []
+    intake = Intake()
+    intake.take_from(RequestSource(request_call))
+    dropping = Dropping(intake)
+    intake.drops = lambda request: request if intake.taken <= 2 else None
+    intake.keep_within(BEHIND)
+    assert intake.asked == BEHIND.ahead
+    for come in coming:
+        come.set_result(None)
+    await asyncio.sleep(0)
+    assert intake.dropped == 2
+    assert len(intake) == BEHIND.ahead - 2
+    assert dropping.seconds >= 0.02
