@@ -121,3 +121,15 @@ def test_a_client_whose_own_requests_wait_believes_who_tells_fewer(idle: int) ->
             node.load.begin()
             node.load.finish(Outcome(Verdict.SERVED, 0.02, report), now)
     assert choice.pick(nodes, now) is nodes[idle]
+
+
+def test_after_requests_that_took_no_time_others_do_not_seem_to_wait_for_good() -> None:
+    """The median fell to the least number that there is; no step leads up from it."""
+    waiting = Waiting()
+    for _ in range(40_000):
+        waiting.served(0.0)
+    for tick in range(1000):
+        for number in range(50):
+            waiting.served(0.0 if number % 5 < 2 else 0.5)
+        waiting.sample(tick * TICK, 100, 0.2, 1.0)
+    assert waiting.count == 0.0

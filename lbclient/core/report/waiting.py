@@ -26,6 +26,9 @@ MOST = 2.0  # times the mean of those that wait: as many as chance makes them
 BUSY = 0.9  # utilization; from here on requests take long in a queue for processors
 HIGHEST = 0.99  # utilization; then 300 requests want a processor
 STEP = 1.05  # of the median latency with each request
+# Seconds, of that: where a clock tells 0.0 it would fall to the least number that there
+# is, from which no step leads up.
+LEAST = 1e-4
 
 
 class Waiting:
@@ -48,7 +51,7 @@ class Waiting:
     def served(self, took: float) -> None:
         """A request whose duration is the handler's own took so many seconds."""
         if took <= self._usual:
-            self._usual /= STEP
+            self._usual = max(LEAST, self._usual / STEP)
             return
         self._usual *= STEP
         if took > TIMES * self._usual:
