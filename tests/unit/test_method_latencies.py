@@ -476,3 +476,22 @@ def test_a_late_backend_is_let_in_when_the_others_are_full_and_only_then() -> No
     assert calls.run(20.0, gray).ejected() == []
     calls.utilization = dict.fromkeys(range(10), 0.5)
     assert calls.run(5.0, gray).ejected() == [0]
+
+
+@pytest.mark.parametrize("active", [None, 30])
+def test_one_whose_rate_rose_has_a_queue_also_if_it_does_not_tell_its_requests(
+    active: int | None,
+) -> None:
+    """As servers of other languages do, whose reports have no number of requests."""
+    calls = Calls(spread=0.3)
+    usual = None if active is None else 1
+    for rate, held, times in ((RATE, usual, 1.0), (3.0 * RATE, active, 10.0)):
+        for _ in range(100):
+            calls.now += 0.2
+            for number, node in enumerate(calls.nodes):
+                took = USUAL * exp(calls.rng.gauss(0.0, calls.spread))
+                if number:
+                    calls.end(node, took, LoadReport(0.3, RATE, 0.0, usual))
+                else:
+                    calls.end(node, times * took, LoadReport(0.3, rate, 0.0, held))
+    assert calls.outliers.total == 0

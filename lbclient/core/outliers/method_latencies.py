@@ -137,9 +137,10 @@ class LatencyStanding:
         """Takes how long an answer took, and the report that came with it."""
         gain = TUNING.recent if self.count else 1.0
         self.recent += gain * (logarithm - self.recent)
-        if report is not None and report.active is not None:
-            self._held += gain * (report.active - self._held)
+        if report is not None:
             self._rate += gain * (report.qps - self._rate)
+            if report.active is not None:
+                self._held += gain * (report.active - self._held)
 
     def remember(self, sent_at: float, *, is_slow: bool) -> None:
         self._last = (*self._last[1 - TUNING.last :], (sent_at, is_slow))
