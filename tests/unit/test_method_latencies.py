@@ -495,3 +495,25 @@ def test_one_whose_rate_rose_has_a_queue_also_if_it_does_not_tell_its_requests(
                 else:
                     calls.end(node, times * took, LoadReport(0.3, rate, 0.0, held))
     assert calls.outliers.total == 0
+
+
+def test_while_the_others_have_more_requests_than_usual_none_is_ejected() -> None:
+    """More come than usual: the late one has the longest queue of all."""
+    calls = Calls(spread=0.3)
+
+    def run(times: float, held: int, seconds: int) -> None:
+        for _ in range(5 * seconds):
+            calls.now += 0.2
+            for number, node in enumerate(calls.nodes):
+                if number or not calls.ejected():
+                    took = USUAL * exp(calls.rng.gauss(0.0, calls.spread))
+                    is_late = times > 1.0 and not number
+                    active = 30 if is_late else held
+                    report = LoadReport(0.3, RATE * held, 0.0, active)
+                    calls.end(node, took * (times if is_late else 1.0), report)
+
+    run(1.0, 1, 30)
+    run(10.0, 4, 10)
+    assert calls.outliers.total == 0
+    run(10.0, 1, 10)
+    assert calls.ejected() == [0]
