@@ -146,7 +146,8 @@ class Call:
         """Waits for a backend: there is none."""
         balancer = self._balancer
         self._decided = self._decided or asyncio.Event()
-        self._context = self._context or copy_context()
+        if self._context is None:  # one without variables is false
+            self._context = copy_context()
         balancer.pending.join(self)
         if self._deadline is not None and self._error is None:
             # The wait is over at the deadline even if nobody holds the call.
