@@ -107,12 +107,6 @@ DIFFERENCES: dict[str, Difference] = {
         [IN_THE_CLEAR],
         ("fresh",),
     ),
-    "test_credentials_of_a_channel_cannot_be_had": Difference(
-        "A channel whose own call credentials fail cannot ask for health, either: "
-        "its backends are not ready, and calls wait for them until their deadline.",
-        [True, "StatusCode.UNAVAILABLE"],
-        [True, "StatusCode.DEADLINE_EXCEEDED"],
-    ),
     "test_a_request_over_the_limit_in_a_stream_says_so": Difference(
         "In grpc.aio it is an INTERNAL error with no reason, where both sides stream. "
         "Here it is RESOURCE_EXHAUSTED, as in the other three kinds.",
