@@ -329,12 +329,12 @@ class Attempts:
         ending, outcome = known or heard(attempt, call, code, trailers, now)
         if not (may_go_on and ending.may_be_retried()):
             return outcome, None
+        assert self._method is not None
         balancer, backend = self.balancer, attempt.backend
         if ending.is_declined():
             if not self._was_declined and balancer.decline_marks is not None:
                 self._was_declined = True
-                self._remember(backend, error_of(call), PICKED_AGAIN.reason)
-                return outcome, PICKED_AGAIN
+                return outcome, self._picked_again(backend, call)
             # No server of ours does that twice, nor unasked.
             ending = ending._replace(refusal=Refusal.OVERLOADED)
             outcome = ending.outcome(outcome.latency)
@@ -342,41 +342,41 @@ class Attempts:
         is_sent = is_sent or was_sent(attempt, call)
         error = error_of(call)
         failure = Failure(ending.refusal, is_sent, has_begun(call), ending.pushback)
-        retry = self._retry or self._begin_retry()
+        retry = self._retry
+        if retry is None:
+            # The calls that were sent, with this one: most of them never ask.
+            sent = balancer.counters.sent + 1
+            retry = balancer.retry_policy.begin(self._method.path, sent)
+            self._retry = retry
+        throttling = balancer.throttling
         is_throttled = None
-        if (throttling := balancer.throttling).is_active:
+        if throttling.is_active:
             is_throttled = partial(
                 call_throttling.refusal, throttling, self.criticality, now
             )
         then = retry.decide(failure, left, is_other, is_throttled)
         if then.delay and not balancer.pending.has_room_to_pause():
             then = then.without_pause()
-        self._log_decision(backend, then.reason)
-        self._remember(backend, error, then.reason)
+        address = backend.endpoint.address
+        logger.debug(
+            "%s: %s",
+            address,
+            then.reason,
+            channel=balancer.label,
+            backend=address,
+            reason=then.reason,
+        )
+        self._history = (*self._history, Failed(address, error, then.reason))
         if then.delay is not None and retry.attempt:
             self.last_error = error
         return outcome, then
 
-    def _begin_retry(self) -> Retry:
-        """What decides on later attempts. Most calls never need it."""
-        assert self._method is not None
-        sent = self.balancer.counters.sent + 1  # with this one
-        self._retry = self.balancer.retry_policy.begin(self._method.path, sent)
-        return self._retry
-
-    def _log_decision(self, backend: "Backend", reason: str) -> None:
-        label, address = self.balancer.label, backend.endpoint.address
-        words = "%s: %s"
-        logger.debug(
-            words, address, reason, channel=label, backend=address, reason=reason
-        )
-
-    def _remember(
-        self, backend: "Backend", error: grpc.aio.AioRpcError | None, reason: str
-    ) -> None:
-        """Keeps how an attempt failed, and what was decided then."""
-        failed = Failed(backend.endpoint.address, error, reason)
+    def _picked_again(self, backend: "Backend", call: Any) -> Decision:
+        """Remembers that the backend has declined the call."""
+        address = backend.endpoint.address
+        failed = Failed(address, error_of(call), PICKED_AGAIN.reason)
         self._history = (*self._history, failed)
+        return PICKED_AGAIN
 
     def end(self) -> None:
         """Lets go of what only an attempt needs: the channel, and the requests."""
