@@ -514,16 +514,24 @@ def signals_unchanged() -> Any:
     assert after == before
 
 
+async def serve_a_call(
+    hosted: Any, request: bytes, eventually: Any
+) -> tuple["asyncio.Task[None]", Any]:
+    """Runs `serve`, and a call that is in flight there."""
+    serving = asyncio.create_task(serve(hosted.server))
+    await hosted.channel.channel_ready()
+    call = hosted.method(request)
+    await eventually(lambda: hosted.server.statistics().active == 1)
+    return serving, call
+
+
 @pytest.mark.usefixtures("signals_unchanged")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_serve_drains_at_the_first_signal(
     timed_server: MakeServer, eventually: Any, number: signal.Signals
 ) -> None:
     hosted = timed_server(lame_duck_quiet=0.1)
-    serving = asyncio.create_task(serve(hosted.server))
-    await hosted.channel.channel_ready()
-    call = hosted.method(b"0.2")
-    await eventually(lambda: hosted.server.statistics().active == 1)
+    serving, call = await serve_a_call(hosted, b"0.2", eventually)
     os.kill(os.getpid(), number)
     await eventually(lambda: hosted.server.state is TaskState.LAME_DUCK)
     assert await call == b"served"
@@ -535,10 +543,7 @@ async def test_serve_stops_at_the_second_signal(
     timed_server: MakeServer, eventually: Any
 ) -> None:
     hosted = timed_server()
-    serving = asyncio.create_task(serve(hosted.server))
-    await hosted.channel.channel_ready()
-    call = hosted.method(b"30")
-    await eventually(lambda: hosted.server.statistics().active == 1)
+    serving, call = await serve_a_call(hosted, b"30", eventually)
     os.kill(os.getpid(), signal.SIGTERM)
     await eventually(lambda: hosted.server.state is TaskState.LAME_DUCK)
     await let_pass(ECHO)
@@ -553,10 +558,7 @@ async def test_serve_takes_two_signals_at_once_for_one(
 ) -> None:
     """A wrapper that passes on what its group got as well cost the calls in flight."""
     hosted = timed_server(lame_duck_quiet=0.1)
-    serving = asyncio.create_task(serve(hosted.server))
-    await hosted.channel.channel_ready()
-    call = hosted.method(b"0.2")
-    await eventually(lambda: hosted.server.statistics().active == 1)
+    serving, call = await serve_a_call(hosted, b"0.2", eventually)
     os.kill(os.getpid(), signal.SIGTERM)
     await eventually(lambda: hosted.server.state is TaskState.LAME_DUCK)
     os.kill(os.getpid(), signal.SIGTERM)

@@ -170,9 +170,11 @@ class RequestTally:
         now, waiting = self._clock(), self._monitor.waiting
         for method, _, took, _ in self._monitor.take_counted():
             quickest = method.quickest
-            if quickest and waiting is not None:
+            if quickest is None:
+                continue
+            if waiting is not None:
                 waiting.served(took)
-            if quickest and (took < quickest.ample or now >= quickest.turns_at):
+            if took < quickest.ample or now >= quickest.turns_at:
                 quickest.observe(took, now)
 
     def sample(self) -> None:
