@@ -159,9 +159,12 @@ BENCHMARKS = (
         shows="What stock clients make of lbclient's servers.",
     ),
     Listed(
-        section=OVERLOAD, name="overload", module="overload", full_most=20000.0,
+        section=OVERLOAD, name="overload", module="overload", full_most=3600.0,
         short=("--handler", "10", "--times", "10", "--surroundings", "quiet",
                "--seconds", "5"),
+        full=("--handler", "10", "waiting", "--times", "1", "2", "5", "10",
+              "--surroundings", "quiet", "neighbour",
+              "--clients", "frames", "stock", "ours", "--seconds", "5"),
         shows="A server in more demand than it can meet, beside a bare one.",
     ),
     Listed(

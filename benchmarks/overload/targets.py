@@ -61,28 +61,53 @@ def missed(runs: Sequence[Figures]) -> list[str] | None:
 
 
 def measured_of(runs: Sequence[Figures]) -> Iterator[Measured]:
-    """Goodput beside grpc.aio's, and of what is allowed; and p99."""
+    """Goodput of what is allowed, beside grpc.aio's, and by criticality; and p99."""
     by_cell = {run.cell: run for run in runs}
     for run in runs:
         if run.cell.kind != OURS or is_late(run):
             continue
         name = named(run.cell)
-        allowed = run.goodput / run.allowed if run.allowed else 1.0
+        yield Measured(
+            name=f"{name}: goodput, of what is allowed",
+            value=_of_allowed(run),
+            better="more",
+            goal=_least_goodput(run.cell),
+        )
         bare = by_cell.get(replace(run.cell, kind=BARE))
-        yield Measured(name=f"{name}: goodput, of what is allowed", value=allowed)
         if bare is not None and not is_late(bare):
             both = f"{name}: goodput, lbclient / grpc.aio"
             ratio = run.goodput / max(bare.goodput, LEAST_GOODPUT)
-            yield Measured(name=both, value=ratio, better="more")
+            yield Measured(name=both, value=ratio, better="more", goal=AS_GOOD)
         if run.p99 is not None:
-            yield Measured(name=f"{name}: p99", value=1e3 * run.p99, unit="ms")
+            yield Measured(
+                name=f"{name}: p99",
+                value=1e3 * run.p99,
+                unit="ms",
+                better="less",
+                goal=1e3 * P99,
+            )
+        for criticality, kept in _kept_of_judged(run):
+            yield Measured(
+                name=f"{name}: {criticality}, of what would fit",
+                value=kept,
+                better="more",
+                goal=CRITICAL,
+            )
+
+
+def _of_allowed(run: Figures) -> float:
+    return run.goodput / run.allowed if run.allowed else 1.0
+
+
+def _least_goodput(cell: Cell) -> float | None:
+    """Of what is allowed; None beyond the loads and surroundings that have a target."""
+    return GOODPUT.get(cell.surroundings) if cell.times <= UP_TO else None
 
 
 def _of_one(run: Figures, bare: Figures | None) -> list[str]:
     found = []
-    least = GOODPUT.get(run.cell.surroundings, 0.0)
-    share = run.goodput / run.allowed if run.allowed else 1.0
-    if run.cell.times <= UP_TO and share < least:
+    share, least = _of_allowed(run), _least_goodput(run.cell)
+    if least is not None and share < least:
         found.append(f"goodput is {share:.2f} of what is allowed, target {least:g}")
     if run.p99 is not None and run.p99 > P99:
         found.append(f"p99 is {run.p99 * 1e3:.0f} ms, target {P99 * 1e3:.0f} ms")
@@ -92,16 +117,22 @@ def _of_one(run: Figures, bare: Figures | None) -> list[str]:
     if bare is not None and run.goodput < AS_GOOD * bare.goodput:
         rates = f"{run.goodput:.1f}/s, of grpc.aio alone {bare.goodput:.1f}/s"
         found.append(f"goodput is {rates}")
-    return found + list(_of_criticalities(run))
+    for name, kept in _kept_of_judged(run):
+        if kept < CRITICAL:
+            has = f"{name} has {kept:.3f} of what would fit of it"
+            found.append(f"{has}, target {CRITICAL:g}")
+    return found
 
 
-def _of_criticalities(run: Figures) -> Iterator[str]:
+def _kept_of_judged(run: Figures) -> Iterator[tuple[str, float]]:
+    """What is served of each criticality, of what would fit of it.
+
+    Not of the least critical one, nor of one whose demand is about the capacity.
+    """
     least, most = ABOUT_CAPACITY
     demand = 0.0
     for name in CRITICALITIES[:-1]:
         demand += run.offered[name]
         fits = run.fits[name]
-        kept = run.served[name] / fits if fits else 1.0
-        is_judged = not least * run.capacity < demand < most * run.capacity
-        if is_judged and kept < CRITICAL:
-            yield f"{name} has {kept:.3f} of what would fit of it, target {CRITICAL:g}"
+        if not least * run.capacity < demand < most * run.capacity:
+            yield name, run.served[name] / fits if fits else 1.0

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from benchmarks.frames import Call
+from benchmarks.overload.cells import Cell, Figures
 from benchmarks.overload.dropping import Dropping
 from benchmarks.overload.handlers import burn
 from benchmarks.overload.neighbours import Impossible, burner, cgroup
 from benchmarks.overload.tally import Tally, from_json, total
+from benchmarks.overload.targets import measured_of, missed
 from benchmarks.overload.without import MECHANISMS, put
 from lbclient.grpc_seam.intake import RequestSource
 from lbclient.server.overload import run_queue
@@ -86,6 +88,35 @@ def test_what_a_mechanism_replaces_is_there(name: str) -> None:
 def test_a_name_that_is_gone_is_no_mechanism() -> None:
     with pytest.raises(AttributeError, match="SLICE"):
         put(run_queue, "SLICE", 1.0)
+
+
+def figures(goodput: float, p99: float, critical_plus: float) -> Figures:
+    offered = {"CRITICAL_PLUS": 50.0, "CRITICAL": 450.0, "SHEDDABLE": 500.0}
+    served = {"CRITICAL_PLUS": critical_plus, "CRITICAL": 50.0, "SHEDDABLE": 0.0}
+    fits = {"CRITICAL_PLUS": 50.0, "CRITICAL": 50.0, "SHEDDABLE": 0.0}
+    return Figures(
+        cell=Cell("10", "quiet", "lbclient", "frames", 10.0, 0.5), capacity=100.0,
+        allowed=100.0, goodput=goodput, p50=p99, p99=p99, offered=offered,
+        served=served, fits=fits, ends={}, lateness=0.0, normal_after=0.0, memory=0.0,
+        ran=1.0, available=1.0, refused=0.0, by_second=[],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("run", "misses"),
+    [
+        (figures(95.0, 0.3, 50.0), []),
+        (figures(89.0, 0.3, 50.0), ["goodput, of what is allowed"]),
+        (figures(95.0, 0.6, 50.0), ["p99"]),
+        (figures(95.0, 0.3, 49.0), ["CRITICAL_PLUS, of what would fit"]),
+    ],
+)
+def test_a_figure_beyond_its_target_is_told_in_both_ways(
+    run: Figures, misses: list[str]
+) -> None:
+    told = [one.name for one in measured_of([run]) if one.misses]
+    assert told == [f"10 ms, quiet, 10 x: {what}" for what in misses]
+    assert len(missed([run]) or []) == len(misses)
 
 
 class Dropped:
