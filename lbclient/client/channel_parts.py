@@ -17,7 +17,7 @@ from lbclient.core.protocols import Picker, PickerFactory, Resolver, Subset
 from lbclient.core.routing.locality import Mixed
 from lbclient.core.routing.spillover import Spillover
 from lbclient.core.text import printable
-from lbclient.grpc_seam import Options, check_options, inner_options
+from lbclient.grpc_seam import Options, check_options, checked_options, inner_options
 from lbclient.pickers import picker_factory
 from lbclient.resolvers import parse_target
 from lbclient.resolvers.target import dial_target
@@ -47,10 +47,13 @@ def parts_of(
 ) -> ChannelParts:
     """Raises ConfigError for an invalid target or option."""
     resolver, authority = _resolver(target, config, rng)
-    check_options(options or ())
+    options = checked_options(options)
+    check_options(options)
+    if compression and not isinstance(compression, int):
+        raise ConfigError("compression", compression, "a grpc.Compression")
     said = target if isinstance(target, str) else repr(target)
     inner = inner_options(
-        options or (), authority, config.connect_backoff, config.max_connect_backoff
+        options, authority, config.connect_backoff, config.max_connect_backoff
     )
     zone = home_zone(config)
     picker = picker_factory(

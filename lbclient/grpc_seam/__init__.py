@@ -19,7 +19,6 @@ from lbclient.grpc_seam.channels import (
     OURS,
     PINGED,
     READY,
-    Options,
     active_calls,
     check_options,
     close,
@@ -36,6 +35,7 @@ from lbclient.grpc_seam.interceptors import (
     last_beneath,
     with_compression,
 )
+from lbclient.grpc_seam.options import Options, checked_options
 from lbclient.grpc_seam.servers import (
     CORE_PENDING,
     FEW_SLOTS,
@@ -89,6 +89,7 @@ __all__ = [
     "cancel_loser",
     "cause_of",
     "check_options",
+    "checked_options",
     "close",
     "counted",
     "error_of",

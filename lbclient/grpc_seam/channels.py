@@ -1,17 +1,16 @@
 """A backend's own grpc.aio channel: its options, its target, its state, its calls."""
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any
 from weakref import WeakSet
 
 import grpc
 
 from lbclient.core.errors import ConfigError
+from lbclient.grpc_seam.options import Options
 from lbclient.grpc_seam.private import is_news
 
 READY: int = grpc.ChannelConnectivity.READY.value[0]
-Options = Sequence[tuple[str, Any]]
 
 
 def is_ready(channel: Any) -> bool:
@@ -142,7 +141,7 @@ def check_options(options: Options) -> None:
         if key in OURS and value != OURS[key]:
             raise ConfigError(f"options[{key!r}]", value, f"{OURS[key]}, or no option")
         if key == "grpc.lb_policy_name" or (
-            key == "grpc.service_config" and _has_policy(value)
+            key == "grpc.service_config" and _has_policy(key, value)
         ):
             raise ConfigError(
                 f"options[{key!r}]",
@@ -151,16 +150,16 @@ def check_options(options: Options) -> None:
             )
 
 
-def _has_policy(service_config: object) -> bool:
+def _has_policy(key: str, service_config: Any) -> bool:
     import json  # few channels are given a service config
 
     try:
-        parsed = json.loads(str(service_config))
-    except ValueError:
-        return False  # grpcio itself says what is wrong with it
-    return isinstance(parsed, dict) and bool(
-        {"loadBalancingConfig", "loadBalancingPolicy"} & parsed.keys()
-    )
+        parsed = json.loads(service_config)
+    except (TypeError, ValueError):
+        parsed = None
+    if not isinstance(parsed, dict):
+        raise ConfigError(f"options[{key!r}]", service_config, "a JSON object as text")
+    return bool({"loadBalancingConfig", "loadBalancingPolicy"} & parsed.keys())
 
 
 def inner_options(

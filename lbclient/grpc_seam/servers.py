@@ -7,7 +7,7 @@ from typing import Any, Never, TypeVar
 
 import grpc
 
-from lbclient.grpc_seam.channels import Options
+from lbclient.grpc_seam.options import Options
 from lbclient.grpc_seam.private import find, is_news
 
 T = TypeVar("T")

@@ -60,7 +60,8 @@ class Server(ReportingServer, grpc.aio.Server):
     ) -> None:
         most = maximum_concurrent_rpcs
         config = checked(config, most)
-        has_slots = grpc_seam.has_slots(options or ())
+        options = grpc_seam.checked_options(options)
+        has_slots = grpc_seam.has_slots(options)
         parts = Parts(
             config,
             clock,
@@ -87,7 +88,7 @@ class Server(ReportingServer, grpc.aio.Server):
             parts.monitor,
             lambda details: (find := find_passing()) and find(details),
         )
-        options, pending = grpc_seam.with_pending_limit(options or ())
+        options, pending = grpc_seam.with_pending_limit(options)
         # What instruments grpc.aio.server may add interceptors.
         (self._inner, self._intercepts), read = grpc_seam.counted(
             lambda: with_queue(

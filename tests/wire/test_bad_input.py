@@ -12,6 +12,7 @@ import struct
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
@@ -121,6 +122,69 @@ def test_an_unknown_picker_is_refused_with_the_names_of_the_known() -> None:
 def test_an_option_that_contradicts_the_channel_is_refused(option: Any) -> None:
     with pytest.raises(ConfigError, match=option[0]):
         lbclient.insecure_channel("search:1", options=[option])
+
+
+MOST = "grpc.max_send_message_length"
+CONFIG = "grpc.service_config"
+WRONG_OPTIONS: list[tuple[Any, str]] = [
+    ({MOST: 1}, f"options = {{'{MOST}': 1}}: want a list of pairs of name and value"),
+    (5, "options = 5: want a list of pairs of name and value"),
+    ([MOST], f"options[0] = '{MOST}': want a pair of name and value"),
+    ([(5, 1)], "options[0] = (5, 1): want a name that is text"),
+    ([(MOST, None)], f"options['{MOST}'] = None: want an int, text or bytes"),
+    ([(MOST, 1e6)], f"options['{MOST}'] = 1000000.0: want an int, text or bytes"),
+    ([(MOST, 2**31)], f"options['{MOST}'] = 2147483648: want an int of 32 bits"),
+    ([(CONFIG, {})], f"options['{CONFIG}'] = {{}}: want an int, text or bytes"),
+]
+TAKE_OPTIONS: dict[str, Callable[[Any], object]] = {
+    "channel": lambda options: lbclient.insecure_channel("search:1", options=options),
+    "server": lambda options: lbclient.server(options=options),
+    "synchronous server": lambda options: lbclient.sync_server(
+        ThreadPoolExecutor(1), options=options
+    ),
+}
+
+
+@pytest.mark.parametrize(("options", "said"), WRONG_OPTIONS, ids=repr)
+@pytest.mark.parametrize("kind", TAKE_OPTIONS)
+async def test_options_that_grpcio_cannot_take_are_named(
+    options: Any, said: str, kind: str
+) -> None:
+    """A channel's are given to grpcio only as it connects."""
+    with pytest.raises(ConfigError) as caught:
+        TAKE_OPTIONS[kind](options)
+    assert str(caught.value) == said
+
+
+@pytest.mark.parametrize("text", ["{bad", "[]", ""])
+def test_a_service_config_that_is_no_object_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="want a JSON object as text"):
+        lbclient.insecure_channel("search:1", options=[(CONFIG, text)])
+
+
+def test_a_compression_that_is_none_of_grpcs_is_refused() -> None:
+    gzip: Any = "gzip"
+    with pytest.raises(ConfigError, match=r"compression = 'gzip': want a grpc\.Comp"):
+        lbclient.insecure_channel("search:1", compression=gzip)
+
+
+async def test_options_are_passed_on_as_grpcio_takes_them(
+    start: Any, search: Any
+) -> None:
+    """Names may be bytes, and values numbers, text, bytes, and truth values."""
+    options: Any = [
+        (b"grpc.primary_user_agent", b"shop/1"),
+        ("grpc.secondary_user_agent", "shop/2"),
+        ("grpc.max_send_message_length", 4096),
+        ("grpc.enable_http_proxy", False),
+    ]
+    task = await start()
+    async with lbclient.insecure_channel(target(task), options=options) as channel:
+        stub = search.SearchStub(channel)
+        await stub.Search(search.Query(text="x"), timeout=5)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.Search(search.Query(text="x" * 5000), timeout=5)
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 def test_outside_of_a_loop_a_channel_can_be_made_but_not_used() -> None:

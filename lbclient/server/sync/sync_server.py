@@ -54,6 +54,7 @@ class SyncServer(ReportingServer, grpc.Server):
         clock: Clock = time.monotonic,
     ) -> None:
         most = maximum_concurrent_rpcs
+        options = grpc_seam.checked_options(options)
         config = checked(config, most)
         if config.adaptive_concurrency:
             logger.warning("adaptive_concurrency has no effect on a synchronous server")
@@ -64,7 +65,7 @@ class SyncServer(ReportingServer, grpc.Server):
             config,
             clock,
             Random(),
-            has_slots=grpc_seam.has_slots(options or ()),
+            has_slots=grpc_seam.has_slots(options),
             guard=counting,
             pool=thread_pool,
         )
