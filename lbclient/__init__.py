@@ -126,7 +126,10 @@ _MODULES = {
 }
 
 # Folders that are attributes without an import of their own. `server` can be called.
-_FOLDERS = ("client", "config", "core", "pickers", "resolvers", "server", "subsets")
+_FOLDERS = (
+    *("admin", "client", "config", "core", "metrics", "pickers", "resolvers"),
+    *("server", "subsets", "testing"),
+)
 
 
 if not TYPE_CHECKING:  # type checkers would believe in any name

@@ -118,12 +118,14 @@ def _on_balance(phases: Sequence[Phase], judge: bool) -> Iterable[Finding]:
         if phase.balance is None or phase.balance.max_over_mean is None:
             continue
         ratio = phase.balance.max_over_mean
-        promised = judge and phase.name.startswith("weighted")
-        yield Finding(
-            f"{phase.title}: busiest backend {ratio:.2f} x the mean"
-            + (f" (promised {BALANCED})." if promised else "."),
-            ratio <= BALANCED if promised else None,
-        )
+        said = f"{phase.title}: busiest backend {ratio:.2f} x the mean"
+        if not (judge and phase.name.startswith("weighted")):
+            yield Finding(f"{said}.", None)
+        elif BALANCED < ratio <= BALANCED + 2 * (phase.balance.error or 0.0):
+            unsure = "within two standard errors of it"
+            yield Finding(f"{said} (promised {BALANCED}, {unsure}).", None)
+        else:
+            yield Finding(f"{said} (promised {BALANCED}).", ratio <= BALANCED)
 
 
 def on_certainty(phases: Sequence[Phase], late: float) -> list[Finding]:

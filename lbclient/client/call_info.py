@@ -4,6 +4,7 @@ import sys
 
 from lbclient import client
 from lbclient.client.kinds import MODULE
+from lbclient.core.text import brief
 
 
 def info(call: object) -> "client.records.CallInfo":
@@ -11,8 +12,10 @@ def info(call: object) -> "client.records.CallInfo":
 
     For calls made on a channel of ours; of any other it knows nothing. Where client
     interceptors answer with a response or a generator of their own, or raise, it tells
-    of the call that they sent last.
+    of the call that they sent last. Raises TypeError for what is no call.
     """
+    if not callable(getattr(call, "done", None)):
+        raise TypeError(f"want what a stub's method returns, not {brief(call)}")
     from lbclient.core.statistics.records import CallInfo
 
     if MODULE not in sys.modules:  # so there is no call of ours

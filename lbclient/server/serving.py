@@ -54,6 +54,9 @@ async def serve(
     if port is not None:
         want = "None without workers: the server has its ports already"
         raise ConfigError("port", port, want)
+    if isinstance(server, grpc.Server):
+        want = "call lbclient.serve_sync"
+        raise TypeError(f"this is a synchronous server, {want}: {server!r}")
     if not isinstance(server, grpc.aio.Server):
         raise no_server(server)
     departure = Departure()

@@ -1,5 +1,7 @@
 """The demo's table: what is computed from accounts and calls."""
 
+from importlib import import_module
+from pathlib import Path
 from random import Random
 from statistics import fmean, stdev
 
@@ -94,3 +96,23 @@ def test_one_seed_gives_one_sequence_of_calls() -> None:
 
     assert draw(1) == draw(1)
     assert draw(1) != draw(2)
+
+
+@pytest.mark.parametrize(
+    ("busiest", "error", "kept"),
+    [(1.1, 0.01, True), (1.3, 0.01, False), (1.3, 0.1, None), (1.3, None, False)],
+)
+def test_a_balance_within_the_error_of_its_promise_is_neither_kept_nor_missed(
+    busiest: float,
+    error: float | None,
+    kept: bool | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # The demo's programs import their neighbours by bare names.
+    fleet = Path(__file__).parents[2] / "examples" / "fleet"
+    monkeypatch.syspath_prepend(fleet)
+    found = Balance((busiest, 2.0 - busiest), error)
+    phase = Phase("weighted_least_loaded", "weighted least loaded", balance=found)
+    [finding] = import_module("report").verdict([phase], 1.0, True)
+    assert finding.kept is kept
+    assert "promised 1.15" in finding.text

@@ -61,6 +61,8 @@ async def test_a_unary_call_is_answered(
     assert not call.cancel()
     assert lbclient.info(call).backend == task.address
     assert lbclient.info(call).attempts == 1
+    with pytest.raises(TypeError, match="want what a stub's method returns, not "):
+        lbclient.info(await call)
     assert attempts(channel) == {"served": 1}
 
 

@@ -136,6 +136,9 @@ async def test_an_answer_that_may_be_half_of_one_is_a_warning(
     assert checks["source"]["found"] == "addresses may be missing"
 
 
+OTHER_NAME = ("--tls-name", "search.example")
+
+
 async def test_over_tls_udp_is_asked_by_the_session_that_the_server_gives(
     doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,6 +154,10 @@ async def test_over_tls_udp_is_asked_by_the_session_that_the_server_gives(
         monkeypatch.setenv("LBCLIENT_UDP_SECRET", SECRET)
         _, checks = await doctor(*words)
         assert checks["udp"]["found"].startswith("not offered")
+        _, checks = await doctor(*OTHER_NAME, *words)
+        assert "name (--tls-name)" in checks["answer"]["do"]
+        _, checks = await doctor(words[-1])
+        assert "want TLS (--tls)" in checks["answer"]["do"]
 
 
 async def test_udp_without_an_answer_is_a_warning(

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from time import monotonic, sleep
@@ -864,3 +865,8 @@ async def test_the_front_door_makes_a_server_of_ours() -> None:
 async def test_serve_refuses_what_is_no_server() -> None:
     with pytest.raises(TypeError, match=r"^no server of grpc\.aio or lbclient: 5$"):
         await serve(5)  # type: ignore[arg-type]
+    with ThreadPoolExecutor(1) as pool:
+        synchronous: Any = lbclient.sync_server(pool)
+        with pytest.raises(TypeError, match=r"call lbclient\.serve_sync"):
+            await serve(synchronous)
+        synchronous.stop(None)

@@ -474,6 +474,12 @@ def test_serve_sync_raises_what_a_warmup_raises() -> None:
             lbclient.serve_sync(lbclient.serve_sync)  # type: ignore[arg-type]
 
 
+async def test_serve_sync_names_what_serves_an_asyncio_server() -> None:
+    server: Any = lbclient.server()
+    with pytest.raises(TypeError, match=r"await lbclient\.serve:"):
+        lbclient.serve_sync(server)
+
+
 def test_a_drain_ends_when_somebody_stops_the_server() -> None:
     with (
         ThreadPoolExecutor(1) as pool,

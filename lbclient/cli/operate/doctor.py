@@ -138,7 +138,8 @@ def main(argv: list[str]) -> int:
                 do = "mend what is asked: half of the fleet may be all that is known"
                 checks.append(Check("source", WARN, trouble, do))
             asked = members[:MOST_ASKED]
-            checks += of_backends(run(ask_all(asked, given, probe.secret_of(config))))
+            seen = run(ask_all(asked, given, probe.secret_of(config)))
+            checks += of_backends(seen, is_tls=given.tls)
         if given.refusals:
             checks.append(run(of_refusals()))
     except ConfigError as error:
@@ -398,7 +399,7 @@ async def udp_trouble(address: str, port: int, timeout: float, seal: Seal) -> st
     return "" if found.state else found.detail
 
 
-def of_backends(seen: list[BackendSeen]) -> Iterator[Check]:
+def of_backends(seen: list[BackendSeen], *, is_tls: bool) -> Iterator[Check]:
     if not seen:
         return
     up = [each for each in seen if not each.trouble]
@@ -406,7 +407,10 @@ def of_backends(seen: list[BackendSeen]) -> Iterator[Check]:
     if silent:
         first = f"{silent[0].address}: {silent[0].trouble}"
         found = f"{len(up)} of {len(seen)} that were asked answer; {first}"
-        do = "is the port right, does it speak gRPC, does it want TLS (--tls)?"
+        tls = "does it want TLS (--tls)?"
+        if is_tls:
+            tls = "are CAs (--tls-ca) and name (--tls-name) its certificate's?"
+        do = f"is the port right, does it speak gRPC, {tls}"
         yield Check("answer", FAIL, found, do)
     else:
         yield Check("answer", OK, f"{len(up)} of {len(seen)} that were asked")

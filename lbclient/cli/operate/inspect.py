@@ -340,6 +340,8 @@ def _picks(now: Any) -> Iterator[str]:
         yield ""
     if now["rule"]:
         yield item("rule of picks", now["rule"])
+        if not now["picks"]:
+            yield item("picked", "none since this page is looked at; look again")
     for pick in now["picks"][:PICKS]:
         words = f"{pick['backend']}: {pick['because']}"
         yield item(f"picked {age(pick['age'])} ago", words)

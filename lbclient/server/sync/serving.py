@@ -32,6 +32,8 @@ def serve_sync(server: grpc.Server, warmup: Warmup | None = None) -> None:
     raises, the server is stopped and so does `serve_sync`. Raises TypeError for what is
     no server.
     """
+    if isinstance(server, grpc.aio.Server):
+        raise TypeError(f"this is an asyncio server, await lbclient.serve: {server!r}")
     if not isinstance(server, grpc.Server):
         raise TypeError(f"no server of grpc or lbclient's sync_server: {server!r}")
     check(warmup)
