@@ -16,11 +16,11 @@ worse, or a benchmark told nothing.
 """
 
 import argparse
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 from benchmarks.harness.one_by_one import run
+from benchmarks.harness.options import exit_with
 from benchmarks.harness.page import with_figures
 from benchmarks.harness.processes import ROOT
 from benchmarks.harness.record import Moved, Record, Run, load, moved, moved_again, save
@@ -138,4 +138,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

@@ -16,7 +16,7 @@ from typing import Any
 import grpc
 
 import lbclient
-from benchmarks.harness.options import parser_of, writable
+from benchmarks.harness.options import exit_with, parser_of, writable
 from benchmarks.harness.servers import listen
 from lbclient import ChannelConfig, ServerConfig, admin
 from tests.chromium import Browser, browsing
@@ -82,4 +82,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    exit_with(main)

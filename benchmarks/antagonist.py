@@ -17,7 +17,6 @@ server does.
 
 import asyncio
 import os
-import sys
 from contextlib import AsyncExitStack, suppress
 from time import thread_time
 from typing import Any, NamedTuple
@@ -25,7 +24,7 @@ from typing import Any, NamedTuple
 import lbclient
 from benchmarks.harness.figures import table
 from benchmarks.harness.measured import Measured
-from benchmarks.harness.options import conclude, parser_of
+from benchmarks.harness.options import conclude, exit_with, parser_of
 from benchmarks.harness.processes import Process, orders, running, say
 from benchmarks.harness.servers import handlers, target_of
 from lbclient.core.outliers.relative_costs import TUNING as RELATIVE_COSTS
@@ -153,4 +152,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

@@ -24,7 +24,7 @@ import grpc
 import lbclient
 from benchmarks.harness.load import end_of, steady
 from benchmarks.harness.measured import Measured
-from benchmarks.harness.options import conclude, parser_of
+from benchmarks.harness.options import conclude, exit_with, parser_of
 from benchmarks.harness.processes import program, result_of, running
 from benchmarks.harness.servers import serve as serve_methods
 from benchmarks.harness.servers import target_of
@@ -116,4 +116,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

@@ -8,13 +8,12 @@ how many depart for a reason that is known, see docs/book.md. Exit status 1 if a
 fails.
 """
 
-import sys
 from collections import Counter
 from typing import Any
 
 from benchmarks.harness.figures import table
 from benchmarks.harness.measured import Measured
-from benchmarks.harness.options import conclude, parser_of
+from benchmarks.harness.options import conclude, exit_with, parser_of
 from lbclient.sim.book import EXPERIMENTS, Finding
 
 SEED = 1
@@ -41,4 +40,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

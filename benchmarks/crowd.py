@@ -16,7 +16,6 @@ process, and falls into any turn. Exit status 1 if a turn was too long.
 
 import asyncio
 import gc
-import sys
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator
@@ -27,7 +26,7 @@ import grpc
 
 from benchmarks.harness.load import until
 from benchmarks.harness.measured import Measured
-from benchmarks.harness.options import conclude, parser_of
+from benchmarks.harness.options import conclude, exit_with, parser_of
 from benchmarks.harness.processes import result_of
 from lbclient.client import connect_pacer
 from lbclient.client.balancer import Balancer
@@ -368,4 +367,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

@@ -18,7 +18,6 @@ or after the resize, or if the resize opened more than 1.5 times as many as by c
 """
 
 import asyncio
-import sys
 from collections import Counter
 from contextlib import AsyncExitStack
 from typing import Any, NamedTuple
@@ -26,7 +25,7 @@ from typing import Any, NamedTuple
 import lbclient
 from benchmarks.harness.linux import tcp_sockets
 from benchmarks.harness.measured import Measured
-from benchmarks.harness.options import conclude, parser_of
+from benchmarks.harness.options import conclude, exit_with, parser_of
 from benchmarks.harness.processes import Process, orders, running, say
 
 PROCESSES = 4  # of servers, and of clients
@@ -191,4 +190,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 from urllib.request import urlopen
 
 from benchmarks.harness.figures import blank
-from benchmarks.harness.options import drawable, parser_of
+from benchmarks.harness.options import drawable, exit_with, parser_of
 
 DASHBOARDS = Path(__file__).parents[1] / "deploy" / "grafana" / "dashboards"
 COLUMNS = 3
@@ -87,4 +87,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    exit_with(main)

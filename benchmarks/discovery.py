@@ -36,7 +36,6 @@ import asyncio
 import gc
 import json
 import os
-import sys
 import tempfile
 from collections.abc import (
     AsyncGenerator,
@@ -65,7 +64,7 @@ import lbclient
 from benchmarks.harness import linux
 from benchmarks.harness.figures import table
 from benchmarks.harness.measured import Measured
-from benchmarks.harness.options import conclude, parser_of
+from benchmarks.harness.options import conclude, exit_with, parser_of
 from benchmarks.harness.processes import orders, result_of, running, say
 from lbclient.core.model import Endpoint, Endpoints
 from lbclient.core.protocols import Resolver
@@ -622,4 +621,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

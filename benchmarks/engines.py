@@ -21,7 +21,6 @@ target, with the trace and one client: hit 0.19, p90 1,600 ms.
 """
 
 import json
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from math import ceil
@@ -30,7 +29,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from benchmarks.harness.measured import Measured
-from benchmarks.harness.options import conclude, parser_of
+from benchmarks.harness.options import conclude, exit_with, parser_of
 from benchmarks.keys import Unbounded, figure
 from lbclient.pickers import (
     CacheAware,
@@ -217,4 +216,4 @@ def told(found: list[Found]) -> Iterator[Measured]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

@@ -14,7 +14,6 @@ target is missed.
 
 import asyncio
 import contextlib
-import sys
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -26,7 +25,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 import lbclient
 from benchmarks.harness.echo import cpu_of, echo, echo_on, many_spawned, serve_echo
 from benchmarks.harness.figures import say_machine
-from benchmarks.harness.options import conclude, parser_of
+from benchmarks.harness.options import conclude, exit_with, parser_of
 from benchmarks.harness.processes import running
 from benchmarks.harness.servers import target_of
 from benchmarks.harness.turns import (
@@ -197,4 +196,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

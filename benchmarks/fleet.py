@@ -18,7 +18,7 @@ from math import exp
 from random import Random
 from typing import Any, NamedTuple
 
-from benchmarks.harness.options import parser_of
+from benchmarks.harness.options import exit_with, parser_of
 from lbclient.core.counting.ewma import Ewma
 from lbclient.core.model import LoadReport, Outcome, Verdict
 from lbclient.core.protocols import PickerFactory
@@ -215,4 +215,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    exit_with(main)

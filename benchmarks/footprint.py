@@ -29,7 +29,7 @@ import lbclient
 from benchmarks.harness import linux
 from benchmarks.harness.echo import echo_on, many_spawned, native, serve, spawned
 from benchmarks.harness.measured import Measured, measured
-from benchmarks.harness.options import conclude, parser_of
+from benchmarks.harness.options import conclude, exit_with, parser_of
 from benchmarks.harness.processes import orders, result_of, running, say
 from benchmarks.harness.servers import target_of
 
@@ -202,4 +202,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

@@ -22,7 +22,7 @@ from typing import Any
 from grpc import StatusCode
 
 from benchmarks.harness.figures import quantile
-from benchmarks.harness.options import parser_of
+from benchmarks.harness.options import exit_with, parser_of
 from benchmarks.harness.processes import result_of
 from benchmarks.harness.processes import say as tell
 from lbclient import wire
@@ -351,4 +351,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    exit_with(main)

@@ -19,7 +19,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness.options import parser_of
+from benchmarks.harness.options import exit_with, parser_of
 
 if TYPE_CHECKING:
     from benchmarks.harness.decoders import Decoder
@@ -142,4 +142,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

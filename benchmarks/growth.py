@@ -24,7 +24,6 @@ or any list of up to 100,000.
 import asyncio
 import gc
 import os
-import sys
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -38,7 +37,7 @@ from benchmarks.harness import linux
 from benchmarks.harness.echo import PROCESSES, echo_on, many_spawned, native
 from benchmarks.harness.load import until
 from benchmarks.harness.measured import Measured, measured, spread_of
-from benchmarks.harness.options import conclude, parser_of
+from benchmarks.harness.options import conclude, exit_with, parser_of
 from benchmarks.harness.processes import Process, all_entered, orders, running, say
 from benchmarks.harness.servers import target_of
 from benchmarks.harness.turns import Contender, compare, own_cpu, say_absolute, spread
@@ -337,4 +336,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

@@ -11,7 +11,6 @@ Exit status 1 if a case fails of ours that holds there.
 """
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from typing import Any
@@ -23,7 +22,7 @@ from google.protobuf.empty_pb2 import Empty
 import lbclient
 from benchmarks.harness.figures import table
 from benchmarks.harness.measured import Measured
-from benchmarks.harness.options import conclude, parser_of
+from benchmarks.harness.options import conclude, exit_with, parser_of
 from benchmarks.harness.servers import handlers
 
 SERVICE = "/grpc.testing.TestService/"
@@ -406,4 +405,4 @@ def rows(found: dict[str, dict[str, str]]) -> list[list[str]]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

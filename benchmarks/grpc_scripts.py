@@ -18,7 +18,6 @@ call.
 
 import asyncio
 import contextlib
-import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -26,7 +25,7 @@ import grpc
 from google.protobuf.empty_pb2 import Empty
 
 import lbclient
-from benchmarks.harness.options import conclude, parser_of
+from benchmarks.harness.options import conclude, exit_with, parser_of
 from benchmarks.harness.processes import running
 from benchmarks.harness.servers import serve
 from benchmarks.harness.turns import (
@@ -153,4 +152,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

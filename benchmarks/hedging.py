@@ -20,7 +20,6 @@ than 2 % more requests, or if it serves fewer calls in time, by more than chance
 
 import asyncio
 import random
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -34,7 +33,7 @@ import lbclient
 from benchmarks.harness.figures import quantile
 from benchmarks.harness.load import steady, until
 from benchmarks.harness.measured import Measured
-from benchmarks.harness.options import conclude, parser_of
+from benchmarks.harness.options import conclude, exit_with, parser_of
 from benchmarks.harness.processes import orders, running, say
 from benchmarks.harness.servers import listen, target_of
 
@@ -304,4 +303,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

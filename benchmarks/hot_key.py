@@ -16,7 +16,6 @@ The target is 0.98 of the other keys' calls. Exit status 1 if it is missed.
 """
 
 import asyncio
-import sys
 from collections import Counter
 from contextlib import AsyncExitStack
 from random import Random
@@ -28,7 +27,7 @@ import lbclient
 from benchmarks.harness.figures import table
 from benchmarks.harness.load import steady
 from benchmarks.harness.measured import Measured
-from benchmarks.harness.options import conclude, parser_of
+from benchmarks.harness.options import conclude, exit_with, parser_of
 from benchmarks.harness.processes import orders, running, say
 from benchmarks.harness.servers import serve, target_of
 from lbclient import ChannelConfig, ServerConfig
@@ -157,4 +156,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

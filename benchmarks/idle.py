@@ -19,7 +19,6 @@ import asyncio
 import ctypes
 import gc
 import os
-import sys
 import time
 import tracemalloc
 from collections import Counter
@@ -32,7 +31,7 @@ import lbclient
 from benchmarks.harness import linux
 from benchmarks.harness.echo import echo_on, many_spawned
 from benchmarks.harness.measured import Measured
-from benchmarks.harness.options import conclude, parser_of
+from benchmarks.harness.options import conclude, exit_with, parser_of
 from benchmarks.harness.processes import result_of
 from benchmarks.harness.servers import target_of
 from lbclient.config import ChannelConfig
@@ -228,4 +227,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

@@ -9,7 +9,7 @@ for each pick, on the same requests.
 
 from collections.abc import Sequence
 
-from benchmarks.harness.options import parser_of
+from benchmarks.harness.options import exit_with, parser_of
 from lbclient.core.protocols import N
 from lbclient.pickers import WeightedLeastLoaded
 from lbclient.sim import SCENARIOS, simulate
@@ -49,4 +49,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    exit_with(main)

@@ -39,7 +39,6 @@ has on average. So the target is 0.95 of what is possible. `keys` is held to 1.1
 target is missed.
 """
 
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -48,7 +47,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from benchmarks.harness.measured import Measured
-from benchmarks.harness.options import conclude, parser_of
+from benchmarks.harness.options import conclude, exit_with, parser_of
 from lbclient.core.call_hints import CallHints
 from lbclient.core.protocols import N, PickerFactory
 from lbclient.core.routing.key_hash import backend_hash, first, hash64, order
@@ -489,4 +488,4 @@ def figure(name: str, value: float, unit: str) -> Measured:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

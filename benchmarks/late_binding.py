@@ -18,7 +18,6 @@ of one core is shorter by 5 % below a load of 0.9, and every call is served once
 """
 
 import asyncio
-import sys
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
@@ -28,7 +27,7 @@ from typing import Any, NamedTuple
 import lbclient
 from benchmarks.harness.figures import say_machine, table
 from benchmarks.harness.measured import Measured, measured
-from benchmarks.harness.options import conclude, parser_of
+from benchmarks.harness.options import conclude, exit_with, parser_of
 from benchmarks.harness.processes import orders, running, say
 from benchmarks.harness.servers import listen, target_of
 from benchmarks.simulator.latency import ALIKE, OURS
@@ -292,4 +291,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

@@ -9,7 +9,6 @@ utilization. Runs are kept in a file, if one is given, and not made twice.
 """
 
 import json
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -18,7 +17,7 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING, NamedTuple
 
 from benchmarks.harness.figures import BLUE, RED, blank, table
-from benchmarks.harness.options import conclude, parser_of
+from benchmarks.harness.options import conclude, exit_with, parser_of
 from lbclient.pickers import WeightedLeastLoaded
 from lbclient.sim import SCENARIOS, simulate
 from lbclient.sim.traffic import draw as draw_traffic
@@ -212,4 +211,4 @@ def play(cells: Cells, seeds: list[int], loads: Iterable[float] = LOADS) -> Foun
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

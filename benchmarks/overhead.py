@@ -14,7 +14,6 @@ missed.
 
 import asyncio
 import contextlib
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,7 +30,7 @@ from benchmarks.harness.echo import (
     spawned,
 )
 from benchmarks.harness.figures import say_machine
-from benchmarks.harness.options import conclude, parser_of
+from benchmarks.harness.options import conclude, exit_with, parser_of
 from benchmarks.harness.processes import all_entered
 from benchmarks.harness.servers import target_of
 from benchmarks.harness.turns import (
@@ -185,4 +184,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

@@ -40,7 +40,7 @@ from benchmarks.faults import fronted
 from benchmarks.harness.figures import Quantile, table
 from benchmarks.harness.load import open_loop
 from benchmarks.harness.measured import Measured
-from benchmarks.harness.options import conclude, parser_of
+from benchmarks.harness.options import conclude, exit_with, parser_of
 from benchmarks.harness.processes import Process, all_entered, orders, running, say
 from benchmarks.harness.servers import listen, target_of
 from examples.fleet.traffic import Traffic
@@ -335,4 +335,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

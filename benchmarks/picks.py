@@ -14,7 +14,6 @@ over repeats of the longest of each. The first pick, and those after a change of
 ready backends, are not in it.
 """
 
-import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import cycle, islice
@@ -23,7 +22,7 @@ from statistics import median
 from time import process_time, thread_time_ns
 
 from benchmarks.harness.measured import Measured
-from benchmarks.harness.options import conclude, parser_of
+from benchmarks.harness.options import conclude, exit_with, parser_of
 from lbclient.core.model import LoadReport, Outcome, Verdict
 from lbclient.core.protocols import Picker
 from lbclient.pickers import PICKERS
@@ -144,4 +143,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

@@ -10,7 +10,6 @@ called again: --runs FILE, to be deleted when a picker has changed.
 
 import gc
 import json
-import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from benchmarks.harness.measured import Measured
-from benchmarks.harness.options import conclude, parser_of
+from benchmarks.harness.options import conclude, exit_with, parser_of
 from lbclient.pickers import PICKERS, WITHOUT_SLOW_START, picker_factory
 from lbclient.sim import SCENARIOS, SMOOTHING, Result
 from lbclient.sim.result import variation
@@ -314,4 +313,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

@@ -21,7 +21,6 @@ free places; each new size followed within 10 s.
 
 import asyncio
 import contextlib
-import sys
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -34,7 +33,7 @@ import lbclient
 from benchmarks.frames import Call, calls_of
 from benchmarks.harness.figures import quantile
 from benchmarks.harness.measured import Measured
-from benchmarks.harness.options import conclude, parser_of
+from benchmarks.harness.options import conclude, exit_with, parser_of
 from benchmarks.harness.processes import Process, orders, running, say
 from benchmarks.harness.servers import listen
 
@@ -238,4 +237,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

@@ -24,7 +24,6 @@ missed if it is the other way round with both.
 """
 
 import gc
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -33,7 +32,7 @@ from typing import Any
 
 from benchmarks.harness.figures import table
 from benchmarks.harness.measured import Measured, measured
-from benchmarks.harness.options import conclude, parser_of
+from benchmarks.harness.options import conclude, exit_with, parser_of
 from benchmarks.harness.plays import played
 from lbclient.core.protocols import PickerFactory
 from lbclient.pickers import PICKERS, WeightedRoundRobin, picker_factory
@@ -197,4 +196,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

@@ -32,7 +32,7 @@ from benchmarks.harness.echo import ECHO, echo_on, many_spawned, spawned
 from benchmarks.harness.figures import BLUE, blank, machine
 from benchmarks.harness.linux import schedstat, tcp_sockets
 from benchmarks.harness.measured import Measured
-from benchmarks.harness.options import conclude, parser_of
+from benchmarks.harness.options import conclude, exit_with, parser_of
 from benchmarks.harness.processes import command_of, orders, program, running, say
 from benchmarks.harness.servers import target_of
 from benchmarks.harness.turns import (
@@ -263,4 +263,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

@@ -39,7 +39,7 @@ import grpc.aio
 import lbclient
 from benchmarks.harness.figures import blank, machine, say_machine
 from benchmarks.harness.load import open_loop
-from benchmarks.harness.options import conclude, parser_of
+from benchmarks.harness.options import conclude, exit_with, parser_of
 from benchmarks.harness.processes import result_of, running
 from benchmarks.harness.servers import serve as serve_methods
 from benchmarks.harness.servers import target_of
@@ -457,4 +457,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

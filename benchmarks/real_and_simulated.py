@@ -28,7 +28,7 @@ import grpc
 
 from benchmarks.harness.figures import table
 from benchmarks.harness.measured import Measured
-from benchmarks.harness.options import conclude, parser_of
+from benchmarks.harness.options import conclude, exit_with, parser_of
 from examples.fleet.figures import balance, percentile
 from examples.fleet.traffic import Traffic as Requests
 from lbclient.core.protocols import PickerFactory
@@ -240,4 +240,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

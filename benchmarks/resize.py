@@ -24,7 +24,6 @@ resize made a call fail or moved other connections than computed.
 
 import asyncio
 import os
-import sys
 from collections import Counter
 from collections.abc import (
     AsyncIterator,
@@ -48,7 +47,7 @@ import lbclient
 from benchmarks.harness.figures import BLUE, RED, blank, quantile
 from benchmarks.harness.linux import tcp_sockets
 from benchmarks.harness.measured import Measured
-from benchmarks.harness.options import conclude, parser_of
+from benchmarks.harness.options import conclude, exit_with, parser_of
 from benchmarks.harness.processes import Process, orders, running, say
 from benchmarks.harness.servers import handlers
 from lbclient.core.model import Endpoint, Endpoints
@@ -542,4 +541,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

@@ -16,7 +16,6 @@ client.
 
 import asyncio
 import json
-import sys
 import time
 from collections import Counter
 from contextlib import AsyncExitStack
@@ -29,7 +28,7 @@ import lbclient
 from benchmarks.harness.figures import BLUE, RED, blank
 from benchmarks.harness.load import end_of, steady
 from benchmarks.harness.measured import Measured
-from benchmarks.harness.options import conclude, parser_of
+from benchmarks.harness.options import conclude, exit_with, parser_of
 from benchmarks.harness.processes import orders, result_of, running, say
 from benchmarks.harness.servers import listen, target_of
 from lbclient.core.refusal import Refusal
@@ -235,4 +234,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

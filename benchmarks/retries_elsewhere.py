@@ -19,7 +19,6 @@ for each call.
 """
 
 import asyncio
-import sys
 from collections import Counter
 from collections.abc import Collection
 from contextlib import AsyncExitStack
@@ -28,7 +27,7 @@ from typing import Any, NamedTuple
 import lbclient
 from benchmarks.harness.load import end_of, until
 from benchmarks.harness.measured import Measured
-from benchmarks.harness.options import conclude, parser_of
+from benchmarks.harness.options import conclude, exit_with, parser_of
 from benchmarks.harness.processes import orders, running, say
 from benchmarks.harness.servers import listen, target_of
 from lbclient.client import balancer
@@ -228,4 +227,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

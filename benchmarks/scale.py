@@ -18,7 +18,6 @@ the same requests. What does not grow with the fleet is 1 from size to size.
 """
 
 import gc
-import sys
 from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
@@ -26,7 +25,7 @@ from time import process_time
 from typing import Any
 
 from benchmarks.harness.measured import Measured
-from benchmarks.harness.options import conclude, parser_of
+from benchmarks.harness.options import conclude, exit_with, parser_of
 from benchmarks.harness.plays import played
 from lbclient.config import ChannelConfig
 from lbclient.core.backends.demand import Attention
@@ -180,4 +179,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

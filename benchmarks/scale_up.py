@@ -38,7 +38,7 @@ from benchmarks.harness.echo import native
 from benchmarks.harness.figures import table
 from benchmarks.harness.load import steady
 from benchmarks.harness.measured import Measured
-from benchmarks.harness.options import conclude, parser_of
+from benchmarks.harness.options import conclude, exit_with, parser_of
 from benchmarks.harness.processes import ROOT, Process, orders, running, say
 from benchmarks.harness.servers import handlers
 
@@ -245,4 +245,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

@@ -16,7 +16,6 @@ import asyncio
 import gc
 import os
 import signal
-import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -30,7 +29,7 @@ import lbclient
 from benchmarks.faults.fleet import NO_SHEDDING, Task, fleet, ours, theirs
 from benchmarks.faults.task import METHOD, STREAM
 from benchmarks.harness.load import until
-from benchmarks.harness.options import parser_of
+from benchmarks.harness.options import exit_with, parser_of
 
 SERVERS = 4
 ROUND = 8.0  # seconds of faults
@@ -261,15 +260,15 @@ async def soak(minutes: float, seed: int, client: str = "ours") -> list[str]:
     return flaws
 
 
-def main() -> None:
+def main() -> int:
     parser = parser_of("soak", __doc__, json=False)
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--client", choices=("ours", "theirs"), default="ours")
     asked = parser.parse_args()
     flaws = asyncio.run(soak(asked.minutes, asked.seed, asked.client))
-    sys.exit(1 if flaws else 0)
+    return int(bool(flaws))
 
 
 if __name__ == "__main__":
-    main()
+    exit_with(main)

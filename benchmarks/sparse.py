@@ -19,7 +19,6 @@ refusals 30 s after recovery. Exit status 1 if one does not hold for lbclient's 
 """
 
 import asyncio
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -32,7 +31,7 @@ import lbclient
 from benchmarks.harness.figures import say_machine, table
 from benchmarks.harness.load import end_of, steady
 from benchmarks.harness.measured import Measured
-from benchmarks.harness.options import conclude, parser_of
+from benchmarks.harness.options import conclude, exit_with, parser_of
 from benchmarks.harness.processes import Process, orders, running, say
 from benchmarks.harness.servers import listen, target_of
 from lbclient.core.throttles import throttle
@@ -242,4 +241,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

@@ -21,7 +21,6 @@ import json
 import math
 import os
 import signal
-import sys
 import time
 from collections import Counter, deque
 from collections.abc import Sequence
@@ -34,7 +33,7 @@ import grpc
 import lbclient
 from benchmarks.harness.load import until
 from benchmarks.harness.measured import Measured
-from benchmarks.harness.options import conclude, parser_of
+from benchmarks.harness.options import conclude, exit_with, parser_of
 from benchmarks.harness.processes import Process, orders, running, say
 from benchmarks.harness.servers import handlers, target_of
 from benchmarks.overload.load import missing
@@ -310,4 +309,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

@@ -20,7 +20,6 @@ import asyncio
 import json
 import math
 import os
-import sys
 from collections import Counter
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -32,7 +31,7 @@ import grpc
 import lbclient
 from benchmarks.harness.load import end_of, open_loop
 from benchmarks.harness.measured import Measured
-from benchmarks.harness.options import conclude, parser_of
+from benchmarks.harness.options import conclude, exit_with, parser_of
 from benchmarks.harness.processes import orders, program, result_of, running, say
 from benchmarks.harness.servers import listen, target_of
 from benchmarks.overload.load import missing, node_modules
@@ -268,4 +267,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

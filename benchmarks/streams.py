@@ -21,7 +21,6 @@ missed.
 """
 
 import asyncio
-import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -33,7 +32,7 @@ import grpc
 import lbclient
 from benchmarks.harness.figures import table
 from benchmarks.harness.measured import Measured
-from benchmarks.harness.options import conclude, parser_of
+from benchmarks.harness.options import conclude, exit_with, parser_of
 from benchmarks.harness.processes import Process, orders, running, say
 from benchmarks.harness.servers import listen, target_of
 from tests.ports import free_ports
@@ -241,4 +240,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

@@ -21,7 +21,7 @@ from statistics import fmean, stdev
 from time import monotonic
 from typing import NamedTuple
 
-from benchmarks.harness.options import parser_of
+from benchmarks.harness.options import exit_with, parser_of
 from lbclient.pickers import PICKERS
 from lbclient.sim import SCENARIOS, simulate
 from lbclient.sim.traffic import draw
@@ -271,4 +271,4 @@ def print_tables(runs: Runs, cells: list[str], pickers: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    exit_with(main)

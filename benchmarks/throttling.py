@@ -15,7 +15,6 @@ local refusals within 30 s. Exit status 1 if one does not hold.
 """
 
 import asyncio
-import sys
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,7 +25,7 @@ import lbclient
 from benchmarks.harness.figures import BLUE, RED, blank
 from benchmarks.harness.load import end_of, steady
 from benchmarks.harness.measured import Measured
-from benchmarks.harness.options import conclude, parser_of
+from benchmarks.harness.options import conclude, exit_with, parser_of
 from benchmarks.harness.processes import orders, running, say
 from benchmarks.harness.servers import listen, target_of
 from lbclient.core.refusal import Refusal
@@ -194,4 +193,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

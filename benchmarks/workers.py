@@ -39,7 +39,7 @@ import grpc
 
 import lbclient
 from benchmarks.harness.measured import Measured
-from benchmarks.harness.options import conclude, parser_of
+from benchmarks.harness.options import conclude, exit_with, parser_of
 
 METHOD = "/benchmark.Workers/Burn"
 COST = 0.05  # CPU seconds of a call
@@ -324,4 +324,4 @@ def told(found: dict[str, Any]) -> list[Measured]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

@@ -17,7 +17,6 @@ if any fails at the reload or at SIGTERM, or if it takes more than 5 s to be in 
 import asyncio
 import os
 import signal
-import sys
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -27,7 +26,7 @@ import grpc
 
 import lbclient
 from benchmarks.harness.measured import Measured
-from benchmarks.harness.options import conclude, parser_of
+from benchmarks.harness.options import conclude, exit_with, parser_of
 from benchmarks.workers import PATIENCE, STOCK_CHANNELS, process
 from lbclient.config import ChannelConfig
 
@@ -208,4 +207,4 @@ def told(found: dict[str, Any]) -> list[Measured]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

@@ -20,7 +20,7 @@ from time import monotonic
 import benchmarks.faults
 from benchmarks.faults.row import Result, Row
 from benchmarks.harness.measured import Measured
-from benchmarks.harness.options import conclude, parser_of
+from benchmarks.harness.options import conclude, exit_with, parser_of
 
 NOT_FAULTS = {
     "__main__",
@@ -133,4 +133,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    exit_with(main)

@@ -1,10 +1,12 @@
-"""What benchmarks have on the command line: their docstring is their help."""
+"""The command line of benchmarks: options, files, exit status. A benchmark's docstring
+is its help."""
 
 import argparse
 import os
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from benchmarks.harness import figures
 from benchmarks.harness.measured import Measured
@@ -13,6 +15,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SUFFIXES = (".png", ".svg", ".pdf")
+
+
+def exit_with(main: Callable[[], int | None]) -> NoReturn:
+    """Runs `main` and exits with its status, or after Ctrl-C with 130, as in shells."""
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 def parser_of(

@@ -29,13 +29,12 @@ import argparse
 import asyncio
 import json
 import signal
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.figures import say_machine
-from benchmarks.harness.options import conclude, parser_of
+from benchmarks.harness.options import conclude, exit_with, parser_of
 from benchmarks.overload import handlers
 from benchmarks.overload.allowed import Refusing
 from benchmarks.overload.cells import (
@@ -169,4 +168,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

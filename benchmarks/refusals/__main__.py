@@ -15,7 +15,6 @@ refusing does not help, and what is beyond that waits in gRPC's core until that 
 
 import argparse
 import asyncio
-import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -25,7 +24,7 @@ from typing import NamedTuple
 from benchmarks.frames import CRITICALITIES, Call, saturated, send
 from benchmarks.harness.figures import say_machine
 from benchmarks.harness.measured import Measured
-from benchmarks.harness.options import conclude, parser_of
+from benchmarks.harness.options import conclude, exit_with, parser_of
 from benchmarks.refusals.costs import Cost, Slices, Used, costs, for_each
 from benchmarks.refusals.ends import KINDS, PATH, Kind, Server, spawned
 
@@ -122,4 +121,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

@@ -13,7 +13,6 @@ Cells are means over seeds, with the deviation of a single one; exit status 1 if
 fails.
 """
 
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from math import inf
@@ -22,7 +21,7 @@ from statistics import fmean
 
 from benchmarks import objective, policies
 from benchmarks.harness.figures import table
-from benchmarks.harness.options import conclude, parser_of
+from benchmarks.harness.options import conclude, exit_with, parser_of
 from benchmarks.simulator import speed
 from benchmarks.simulator.parts import PARTS, Part, Rows
 from benchmarks.simulator.runs import OutOfTime, Runs
@@ -119,4 +118,4 @@ def with_table(page: str, name: str, rows: Rows) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.harness.options import exit_with
+
 ROOT = Path(__file__).parents[2]
 LISTED = {"__main__", "listed"}  # which run the others
 NAMES = sorted({path.stem for path in (ROOT / "benchmarks").glob("*.py")} - LISTED)
@@ -46,3 +48,12 @@ def test_a_wrong_argument_ends_a_benchmark_before_it_runs(
         program.main()
     assert ended.value.code == 2
     assert words.split()[0] in capsys.readouterr().err
+
+
+def test_ctrl_c_ends_a_benchmark_without_a_traceback() -> None:
+    def interrupted() -> int:
+        raise KeyboardInterrupt
+
+    with pytest.raises(SystemExit) as ended:
+        exit_with(interrupted)
+    assert ended.value.code == 130
