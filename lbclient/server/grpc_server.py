@@ -222,14 +222,7 @@ class Server(ReportingServer, grpc.aio.Server):
         if self._has_stopped:
             return
         self.lame_duck()
-        config = self._config
-        member = self._member
-        drain = self._reporter.begin_drain(
-            config.lame_duck_quiet,
-            config.lame_duck_period,
-            self._gate.count_unseen,
-            agree=(lambda: True) if member is None else member.agrees_to_goaway,
-        )
+        drain = self._begin_drain(self._gate.count_unseen)
         grace = await drain.wait_for_goaway()
         stopping = asyncio.ensure_future(self.stop(grace))
         # grpcio's own stop waits for streams that last as long as their connection.

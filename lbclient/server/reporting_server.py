@@ -13,6 +13,7 @@ from lbclient.core.model import TaskState
 from lbclient.core.protocols import Clock
 from lbclient.core.statistics.call_times import CallTimes, Trace
 from lbclient.core.statistics.recent import Recent
+from lbclient.server.lame_duck import Drain
 from lbclient.server.parts import Parts
 from lbclient.server.report.udp import host_of
 from lbclient.server.requests.handler import Handler
@@ -133,6 +134,16 @@ class ReportingServer:
     def lame_duck(self) -> None:
         """Asks all clients to send new requests elsewhere; serves what arrives."""
         raise NotImplementedError
+
+    def _begin_drain(self, count_unseen: Callable[[], int | None]) -> Drain:
+        """Returns what says when GOAWAY is due; all who drain this server share it."""
+        config, member = self._config, self._member
+        return self._reporter.begin_drain(
+            config.lame_duck_quiet,
+            config.lame_duck_period,
+            count_unseen,
+            (lambda: True) if member is None else member.agrees_to_goaway,
+        )
 
     def statistics(self) -> ServerStatistics:
         """Returns what the server knows and has done, as an immutable snapshot."""

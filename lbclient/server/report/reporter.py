@@ -105,7 +105,7 @@ class Reporter:
         quiet: float,
         period: float,
         count_unseen: Callable[[], int | None],
-        agree: Callable[[], bool] = lambda: True,
+        agree: Callable[[], bool],
     ) -> Drain:
         """Returns what says when this server may stop; all who drain it share one."""
         if self.drain is None:

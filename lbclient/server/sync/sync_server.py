@@ -235,13 +235,8 @@ class SyncServer(ReportingServer, grpc.Server):
 
     async def _wait_for_goaway(self) -> float:
         self._leave()
-        member = self._member
-        drain = self._reporter.begin_drain(
-            self._config.lame_duck_quiet,
-            self._config.lame_duck_period,
-            lambda: None,  # grpcio asks for one request at a time
-            agree=(lambda: True) if member is None else member.agrees_to_goaway,
-        )
+        # None are unseen: grpcio asks for one request at a time.
+        drain = self._begin_drain(count_unseen=lambda: None)
         return await drain.wait_for_goaway()
 
     @property
