@@ -39,8 +39,8 @@ def backend_statistics(
     weight: float,
     why: str,
     now: float,
-    ejected: tuple[EjectionStatistics, ...] = (),
-    cost: RelativeCost | None = None,
+    ejected: tuple[EjectionStatistics, ...],
+    cost: RelativeCost | None,
 ) -> BackendStatistics:
     error, error_age = last_error(backend, now)
     load = backend.load

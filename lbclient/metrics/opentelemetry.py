@@ -44,7 +44,6 @@ from lbclient.server.kinds import is_server
 
 __all__ = ["export", "trace"]
 
-Observations = Callable[[CallbackOptions], Iterator[Observation]]
 
 # Seconds. An export asks instrument by instrument, and shall add up once.
 FRESH = 0.1

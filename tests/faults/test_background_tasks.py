@@ -260,7 +260,7 @@ async def test_a_quota_store_is_asked_again_whatever_it_raises(
     store = Store(error, cancels_itself)
     config = ServerConfig(quotas={"a": 1.0}, quota_store=store)
     quotas = QuotaEnforcer(config, asyncio.get_running_loop().time)
-    quotas.start(asyncio.get_running_loop())
+    quotas.start()
     try:
         await until(lambda: quotas.statistics().exchanges > 0, "asked again")
         assert quotas.statistics().failures == 1

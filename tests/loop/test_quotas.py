@@ -29,7 +29,7 @@ def make(store: Any, **config: Any) -> QuotaEnforcer:
         ServerConfig(quotas={"a": LIMIT}, quota_store=store, **config),
         now,
     )
-    quotas.start(asyncio.get_running_loop())
+    quotas.start()
     return quotas
 
 

@@ -322,11 +322,11 @@ class Backend:
         """Takes back `drain`: the backend is wanted after all."""
         self._is_kept.set()
 
-    def close_now(self, reason: str = "it was drained") -> None:
+    def close_now(self) -> None:
         """Ends the connection, and as UNAVAILABLE the calls that are still on it."""
         self._former.end_all()
         if hasattr(self, "channel"):
-            give_up(self.channel, f"{self.endpoint.address}: {reason}")
+            give_up(self.channel, f"{self.endpoint.address}: it was drained")
 
     async def close(self, grace: float | None) -> None:
         channels = self._former.release()

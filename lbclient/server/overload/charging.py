@@ -72,7 +72,7 @@ class Charging:
         if self.costs is not None:
             self.nesting = self._cpu_timing.install(loop)
         if self.quotas is not None:
-            self.quotas.start(loop)
+            self.quotas.start()
 
     def stop(self) -> None:
         self._cpu_timing.remove()

@@ -112,7 +112,7 @@ class QuotaEnforcer:
 
     # Life
 
-    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+    def start(self) -> None:
         if isinstance(self._store, ProcessStore):
             self._store.join(self._name)
         self.tasks.keep(self._store, self._exchange)

@@ -74,17 +74,18 @@ def pace_beyond(interval: float) -> float:
     return PACES[min(len(PACES) - 1, bisect_left(PACES, interval))]
 
 
-def floor_of(paced: Mapping[float, int], rate: float = REPORTS) -> float:
-    """The least seconds between two reports of a stream, so that all keep to the rate.
+def floor_of(paced: Mapping[float, int]) -> float:
+    """The least seconds between two reports of a stream, so that all of them together
+    send at most `REPORTS` a second.
 
     `paced` counts the streams by their pace; slower ones keep theirs. 0.0 if the
-    streams keep to `rate` reports a second anyway.
+    streams keep to the rate anyway.
 
     >>> floor_of({1.0: 500}), floor_of({1.0: 1000}), floor_of({0.1: 500, 60.0: 600})
     (0.0, 2.0, 1.0204081632653061)
     """
     rest = sum(count / pace for pace, count in paced.items())
-    if rest <= rate:
+    if rest <= REPORTS:
         return 0.0
     floor, held = 0.0, 0
     for pace in sorted(paced):
@@ -92,7 +93,7 @@ def floor_of(paced: Mapping[float, int], rate: float = REPORTS) -> float:
             break  # this one and what follows are slower anyway
         rest -= paced[pace] / pace
         held += paced[pace]
-        floor = held / (rate - rest) if rest < rate else 0.0
+        floor = held / (REPORTS - rest) if rest < REPORTS else 0.0
     return floor
 
 
