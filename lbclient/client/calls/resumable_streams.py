@@ -35,13 +35,13 @@ logger = Log("lbclient.balancer")  # as documented, for the whole channel
 LOOKS = Backoff(1.0, 1.0, jitter=0.25)  # seconds between two looks
 # Seconds that the application has to end a stream; then it counts as one that stays.
 PATIENCE = 30.0
-MOST_STRAYS = 200  # streams with keys that a look finds the homes of: some 2 ms
-SETTLED = 3.0  # seconds that one is open before it is sent home
+MOST_STRAYS = 200  # streams with keys whose homes are looked up in one look: 2 ms
+SETTLED = 3.0  # seconds that a stream with a key is open before it is sent home
 
 
 class StreamCall(Protocol):
-    """What is asked of a call: whom it tells that it should move, and the counts of its
-    method, by which outliers know that."""
+    """A call with a response stream. `on_move` tells the application to move it; the
+    identity of `counts` stands for its method, as in `Outliers`."""
 
     counts: dict[int, int]
 
@@ -50,30 +50,35 @@ class StreamCall(Protocol):
 
 
 class OpenStream:
-    """A resumable stream. Its call is not kept: who drops it ends it."""
+    """A resumable stream; `is_bound` to a backend by a key. The reference to its call is
+    weak: a caller that drops the call ends the stream."""
 
-    __slots__ = ("asked_at", "call", "hints", "home", "is_bound", "method", "opened_at")
+    __slots__ = (
+        "asked_at", "call", "group", "hints", "is_bound", "method", "opened_at",
+    )  # fmt: skip
 
     def __init__(
         self,
         call: StreamCall,
-        home: "_OnBackend",
+        group: "StreamGroup",
         hints: CallHints | None,
         opened_at: float,
     ) -> None:
         self.call = weakref.ref(call)
-        self.home = home
+        self.group = group
         self.method = id(call.counts)
         self.hints = hints
-        self.is_bound = hints is not None and bool(hints.keys)  # by a key
+        self.is_bound = hints is not None and bool(hints.keys)
         self.opened_at = opened_at
         self.asked_at: float | None = None
 
 
-class _OnBackend:
-    """The streams of one backend, oldest first. `going` were asked and are not gone,
-    and `movable` can be asked: all but these and those with a key. Of a backend that
-    `leaves` they will be ended."""
+class StreamGroup:
+    """The streams to one backend, oldest first, that began while it had one connection.
+
+    `going` of them were asked to move and are still open. `movable` can be asked: they
+    are not going and have no key. `leaves`: the backend leaves and will end them.
+    """
 
     __slots__ = ("_ended", "backend", "going", "leaves", "movable", "streams")
 
@@ -84,23 +89,23 @@ class _OnBackend:
         self.leaves = False
 
     def outlived_connection(self) -> bool:
-        """Whether their connection has ended for new calls, and soon for them."""
+        """Whether the connection takes no new calls, and will end."""
         return self.backend.ended_connections() != self._ended
 
-    def take_over(self, other: "_OnBackend") -> None:
+    def take_over(self, other: "StreamGroup") -> None:
         """Counts the streams of another one as its own."""
         for stream in other.streams:
-            stream.home = self
+            stream.group = self
         self.streams = other.streams | self.streams
         self.going += other.going
         self.movable += other.movable
 
 
 class ResumableStreams:
-    """The resumable streams of a channel. Owned by a balancer.
+    """Asks the resumable streams of a channel to move. Owned by a balancer.
 
-    `picker` is for those without keys. `count` is how many there are, and `asked` how
-    often one was asked to move.
+    `picker` picks for streams without a key. `count` is the number of open streams, and
+    `asked` how often one was asked to move.
     """
 
     def __init__(
@@ -116,10 +121,11 @@ class ResumableStreams:
         config, rng = context.config, context.rng
         self.picker = FewestStreams(rng, config.slow_start, self._own)
         self.count = self.asked = 0
-        self._moves: StreamMoves[Backend | _OnBackend] = StreamMoves(
+        self._moves: StreamMoves[Backend | StreamGroup] = StreamMoves(
             rng, config.stream_move_rate, context.clock()
         )
-        self._bound: dict[OpenStream, None] = {}  # with keys; who was looked at is last
+        # Streams with keys, the one that was looked at last at the end.
+        self._bound: dict[OpenStream, None] = {}
         self.serve(picker)
         self._thread, self._on_loop = get_ident(), on_loop
         self._connections = connections
@@ -127,11 +133,11 @@ class ResumableStreams:
         self._clock = context.clock
         self._label = context.label
         self._rng = rng
-        self._open: dict[Node, _OnBackend] = {}
-        # They outlived their connection; the backend may have another, or refuse one.
-        self._left: dict[_OnBackend, None] = {}
-        self._methods = Counter[int]()  # of those that are open
-        self._going: dict[OpenStream, None] = {}  # asked, in this order, and not gone
+        self._open: dict[Node, StreamGroup] = {}
+        # Their connection has ended; the backend may have another, or refuse one.
+        self._left: dict[StreamGroup, None] = {}
+        self._methods = Counter[int]()  # open streams by `OpenStream.method`
+        self._going: dict[OpenStream, None] = {}  # in the order of being asked
         self._has_failed = False
         self._look = Alarm(context.tasks, self._look_at_all)
 
@@ -145,14 +151,14 @@ class ResumableStreams:
         self, call: StreamCall, backend: "Backend", inner: Any, hints: CallHints | None
     ) -> None:
         """A stream is on its way to a backend; `inner` is grpc.aio's call."""
-        found = self._open.get(backend)
-        if found is not None and found.outlived_connection():
-            self._left[found], found = None, None
-        if found is None:
-            found = self._open[backend] = _OnBackend(backend)
-        stream = OpenStream(call, found, hints, self._clock())
-        found.streams[stream] = None
-        found.movable += not stream.is_bound
+        group = self._open.get(backend)
+        if group is not None and group.outlived_connection():
+            self._left[group], group = None, None
+        if group is None:
+            group = self._open[backend] = StreamGroup(backend)
+        stream = OpenStream(call, group, hints, self._clock())
+        group.streams[stream] = None
+        group.movable += not stream.is_bound
         if stream.is_bound and self._home_of is not None:
             self._bound[stream] = None
         self._methods[stream.method] += 1
@@ -165,34 +171,34 @@ class ResumableStreams:
         if get_ident() != self._thread:
             self._on_loop(self._over, stream, backend, inner)
             return
-        found = stream.home
-        del found.streams[stream]
+        group = stream.group
+        del group.streams[stream]
         self._bound.pop(stream, None)
         self.count -= 1
         self._methods[stream.method] -= 1
         if not self._methods[stream.method]:
             del self._methods[stream.method]
         if stream.asked_at is None:
-            found.movable -= not stream.is_bound
+            group.movable -= not stream.is_bound
         else:
             self._forget_going(stream)
-        if not found.streams:
-            self._left.pop(found, None)
-            if self._open.get(backend) is found:
+        if not group.streams:
+            self._left.pop(group, None)
+            if self._open.get(backend) is group:
                 del self._open[backend]
 
     def _forget_going(self, stream: OpenStream) -> None:
-        """It has gone, or it stays."""
+        """A stream that was asked to move is over, or stays where it is."""
         if stream in self._going:
             del self._going[stream]
-            stream.home.going -= 1
+            stream.group.going -= 1
 
     def _own(self, node: Node) -> tuple[int, int]:
         """This client's streams on a backend, and those of them that can be asked."""
-        found = self._open.get(node)
-        if found is None:
+        group = self._open.get(node)
+        if group is None:
             return 0, 0
-        return len(found.streams) - found.going, found.movable
+        return len(group.streams) - group.going, group.movable
 
     # --- who is asked -------------------------------------------------------------
 
@@ -208,9 +214,9 @@ class ResumableStreams:
         seen = self._seen(now)
         asked = self._moves.to_ask(seen, len(self._going), now)
         for key, count in asked.items():
-            found = key if isinstance(key, _OnBackend) else self._open.get(key)
-            if found is not None:
-                self._ask_some(found, count, leaves=not seen[key].worth, now=now)
+            group = key if isinstance(key, StreamGroup) else self._open.get(key)
+            if group is not None:
+                self._ask_some(group, count, leaves=not seen[key].worth, now=now)
         self._send_home(now)
 
     def _send_home(self, now: float) -> None:
@@ -237,9 +243,9 @@ class ResumableStreams:
             return False
         ready = self._outliers.allowed(stream.method)
         home = self._home_of(stream.hints, ready, now) if ready else None
-        return home is not None and home is not stream.home.backend
+        return home is not None and home is not stream.group.backend
 
-    def _seen(self, now: float) -> dict["Backend | _OnBackend", BackendStreams]:
+    def _seen(self, now: float) -> dict["Backend | StreamGroup", BackendStreams]:
         pool = self._connections.pool
         self._find_left(pool.nodes.values())
         staying = tuple(
@@ -249,37 +255,37 @@ class ResumableStreams:
             and not any(self._outliers.is_ejected(key, node) for key in self._methods)
         )
         even = self.picker.look(staying, now) if staying else {}
-        seen: dict[Backend | _OnBackend, BackendStreams] = dict(even.items())
+        seen: dict[Backend | StreamGroup, BackendStreams] = dict(even.items())
         for backend in (*pool.nodes.values(), *self._connections.draining.values()):
             leaves = backend.state is State.LAME_DUCK
             if leaves or self._connections.is_draining(backend):
                 seen[backend] = _of_leaving(self._open.get(backend), leaves)
-        for home in self._left:
-            seen[home] = _of_leaving(home, leaves=True)
+        for group in self._left:
+            seen[group] = _of_leaving(group, leaves=True)
         return seen
 
     def _find_left(self, backends: Collection["Backend"]) -> None:
         """Tells streams whose backend leaves, or has been replaced at its address, from
         those whose connection was merely renewed: a proxy does that all the time."""
-        for key, home in list(self._open.items()):
-            home.leaves = home.backend.state is State.LAME_DUCK
-            if home.outlived_connection():
+        for key, group in list(self._open.items()):
+            group.leaves = group.backend.state is State.LAME_DUCK
+            if group.outlived_connection():
                 self._left[self._open.pop(key)] = None
-        for home in list(self._left):
-            is_back = home.backend in backends and home.backend.state is State.READY
-            home.leaves = home.leaves or not is_back
-            if not home.leaves:
-                del self._left[home]
-                found = self._open.setdefault(home.backend, _OnBackend(home.backend))
-                found.take_over(home)
+        for group in list(self._left):
+            is_back = group.backend in backends and group.backend.state is State.READY
+            group.leaves = group.leaves or not is_back
+            if not group.leaves:
+                del self._left[group]
+                new = StreamGroup(group.backend)
+                self._open.setdefault(group.backend, new).take_over(group)
 
     def _ask_some(
-        self, found: _OnBackend, count: int, leaves: bool, now: float
+        self, group: StreamGroup, count: int, leaves: bool, now: float
     ) -> None:
-        for stream in list(found.streams):
+        for stream in list(group.streams):
             if count <= 0:
                 return
-            if stream not in found.streams:
+            if stream not in group.streams:
                 continue  # ended by the application, as another one was asked
             if stream.asked_at is None and (leaves or not stream.is_bound):
                 count -= 1
@@ -288,8 +294,8 @@ class ResumableStreams:
     def _ask(self, stream: OpenStream, now: float) -> None:
         stream.asked_at = now
         self._going[stream] = None
-        stream.home.going += 1
-        stream.home.movable -= not stream.is_bound
+        stream.group.going += 1
+        stream.group.movable -= not stream.is_bound
         self._bound.pop(stream, None)
         self.asked += 1
         call = stream.call()
@@ -314,10 +320,10 @@ class ResumableStreams:
         return f"<{self.count} resumable streams, {self.asked} asked to move>"
 
 
-def _of_leaving(found: _OnBackend | None, leaves: bool) -> BackendStreams:
-    """Those with a key can be asked, too: it has another backend now."""
-    if found is None:
+def _of_leaving(group: StreamGroup | None, leaves: bool) -> BackendStreams:
+    """Streams with a key can be asked, too: another backend is its home now."""
+    if group is None:
         return BackendStreams(0, 0, worth=0.0, leaves=leaves)
-    own = len(found.streams) - found.going
-    movable = sum(one.asked_at is None for one in found.streams)
+    own = len(group.streams) - group.going
+    movable = sum(one.asked_at is None for one in group.streams)
     return BackendStreams(own, movable, worth=0.0, leaves=leaves)
