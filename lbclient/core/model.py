@@ -1,6 +1,7 @@
-"""The values that flow: endpoint, load report, outcome, states. All are immutable.
+"""The values that the parts exchange: endpoint, load report, outcome, states.
 
-Nothing here knows how it travels (`wire`) or what is concluded from it (`load`).
+All are immutable. How they are encoded is in `wire`, what is concluded from them in
+`load`.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,16 +26,14 @@ LARGEST_PRIORITY = 65535  # RFC 2782, of an SRV record
 class Endpoint:
     """Where one backend task listens. Its identity is the address alone.
 
-    `address` is what gRPC dials: `10.0.0.3:50051`, `[::1]:50051` or
-    `unix:/path`. `weight`, what it is worth until it reports, and
-    `zone` are the resolver's hints. `task` is the number
-    of the task in its job, from 0, where the resolver knows it; endpoints with one
-    number are addresses of one task. A `lame_duck` is about to leave, says the
-    resolver: it ends its calls and gets new ones only if there is nobody else.
-    Endpoints of a higher `priority` number get calls while those of lower numbers are
-    full or gone. `task_weight` is that of the whole task where `weight` is a part of
-    it, as of one worker of several; channels set it.
-    Raises ConfigError for what these cannot be.
+    `address` is what gRPC dials: `10.0.0.3:50051`, `[::1]:50051` or `unix:/path`. All
+    else is what the resolver knows. `weight` is the relative capacity until the backend
+    reports its load. `task` is the number of the task in its job, from 0; endpoints
+    with the same number are addresses of one task. A `lame_duck` is about to leave: it
+    finishes its calls, and gets new ones only if there is no other backend. Endpoints
+    with a higher `priority` number get calls while those with lower numbers are full or
+    gone. `task_weight` is set by channels, where `weight` is only a part of the task's,
+    as for one worker of several. Raises ConfigError for invalid values.
     """
 
     address: str
@@ -100,9 +99,10 @@ def snapshot(endpoints: "Endpoints | list[Endpoint]") -> Endpoints:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Which task of its job a client is; `index` is None where nobody told it.
+    """Which task of its job a client is; `index` is None if it is unknown.
 
-    `source` says who did, as in `LBCLIENT_TASK_INDEX=7`, and whose word was ignored.
+    `source` says where the index comes from, as in `LBCLIENT_TASK_INDEX=7`, and which
+    other source was ignored.
     """
 
     index: int | None
@@ -131,19 +131,19 @@ class State(Enum):
 class LoadReport(NamedTuple):
     """What a backend last said of its load. Rates per second, never negative.
 
-    `utilization` is the application's own where it has one, else the CPU's;
-    0.0 means unknown, as it does for `qps` (gRFC A58). `active` is the number of
-    requests in the backend from all its clients, None where it does not tell;
-    `runnable` those of them that want a processor. `latency` is the median of late
-    with about as many requests as now, in seconds; who is asked tells it, answers
-    do not. `task_id` is the number of the server that says it, 0 if it tells none.
-    `refused` are shares, from 0 to 1, of late requests that it refused because of its
-    load, by criticality; None where it does not tell. `metrics` are its positive
-    utilizations and named metrics by the names of gRFC A114, such as
-    `mem_utilization` or `named_metrics.pool`; nobody changes them.
+    `utilization` is the application's own if it has one, else the CPU's; 0.0 means
+    unknown, as it does for `qps` (gRFC A58). `active` is the number of requests in
+    flight on the backend from all its clients, and `runnable` the number of these that
+    run or want a processor; None means unknown. `latency`, in seconds, is the median of
+    recent requests with about as many in flight as now; only answers to probes have it.
+    `task_id` is the number of the server that reports, 0 if unknown. `refused` are the
+    shares, from 0 to 1, of recent requests that it refused because of its load, by
+    criticality; None means unknown. `metrics` are its positive utilizations and named
+    metrics by the names of gRFC A114, such as `mem_utilization` or
+    `named_metrics.pool`; they must not be changed.
 
-    It is made by position, for speed, in `wire.reports` and twice in `sim.backend`:
-    a new field goes last, and there, too.
+    For speed it is made by position in `wire.reports` and twice in `sim.backend`: add a
+    new field at the end, and to those three places.
     """
 
     utilization: float = 0.0
@@ -161,22 +161,22 @@ class LoadReport(NamedTuple):
 class Verdict(Enum):
     """What one attempt says of the backend, not of the request."""
 
-    SERVED = "served"  # it worked, or the application said no: the backend is fine
-    REJECTED = "rejected"  # the backend shed us
+    SERVED = "served"  # OK, or an error of the application: the backend is fine
+    REJECTED = "rejected"  # the backend shed the request
     FAILED = "failed"  # unavailable, internal, deadline exceeded, ...
-    ABANDONED = "abandoned"  # we cancelled or dropped it: teaches nothing
-    DECLINED = "declined"  # as we had allowed: teaches what its report says
+    ABANDONED = "abandoned"  # cancelled or dropped by the client: tells nothing
+    DECLINED = "declined"  # as the client allowed: only its load report counts
 
-    # Members are single, so identity will do; Enum's own is not in C, and verdicts
-    # are looked up several times a call.
+    # By identity, as each member exists once. Enum's own hash is a function in Python,
+    # and verdicts are looked up several times a call.
     __hash__ = object.__hash__
 
 
 class Outcome(NamedTuple):
-    """The one thing that flows back from an attempt. `latency` in seconds.
+    """All that is learned from one attempt. `latency` is in seconds.
 
-    `refusal` is why the backend did not want it, as far as is known. `is_answer`: the
-    status is the backend's own answer, so that others' answers may be held against it.
+    `refusal` is why the backend refused it, if known. `is_answer`: the status is the
+    backend's own answer, so it can be compared with the answers of other backends.
     """
 
     verdict: Verdict
@@ -187,5 +187,5 @@ class Outcome(NamedTuple):
 
 
 new_outcome: Callable[[tuple[object, ...]], Outcome]
-# What a named tuple's own constructor does after a call in Python.
+# As a named tuple's own constructor, without its call of a function in Python.
 new_outcome = partial(tuple.__new__, Outcome)

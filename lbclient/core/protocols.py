@@ -24,32 +24,34 @@ Clock = Callable[[], float]
 
 
 class Resolver(Protocol):
-    """Where the endpoints come from."""
+    """Where the endpoints come from.
+
+    Two attributes are optional. With `paces_itself = True` a resolver makes its own
+    pauses after errors. `trouble` is a text that says what is wrong although the
+    resolver answers, empty if nothing is.
+    """
 
     def watch(self) -> AsyncIterator[Endpoints]:
         """Yields a whole snapshot now and after every change, without end.
 
-        Raises `ResolveError` when it cannot tell; it is then asked again, later,
-        by a new `watch()`. Closing the iterator ends it.
-
-        Who asks makes a pause before that, longer with each error, unless the resolver
-        has a true attribute `paces_itself`: then the new `watch()` waits by itself.
-        With an attribute `trouble`, a text, it says what is amiss though it answers.
+        Raises `ResolveError` if the lookup failed. The channel then calls `watch()`
+        again after a pause, which grows with each error, or at once if the resolver
+        `paces_itself`. Closing the iterator ends it.
         """
 
 
 Subset = Callable[[Endpoints], Iterable[Endpoint]]
-"""Puts endpoints in this client's order of preference; pure, and lazy where it can.
+"""Puts endpoints in this client's order of preference. Pure, and lazy if possible.
 
-The first k are its subset, the next ones the replacements.
+The first k endpoints are the client's subset, the next ones its replacements.
 """
 
 Algorithm = Callable[[int, int, int], Iterator[int]]
-"""The same for numbers alone: from a client's task number, the number of backends
-and the size of a subset to 0..backends-1, each once, in order of preference, lazily.
+"""A `Subset` on numbers. Takes a client's task number, the number of backends and the
+size of a subset; yields 0..backends-1, each once, in order of preference, lazily.
 
-Nothing else is known to it, so nothing else can cause churn: not how many clients
-there are, not who is up.
+It does not know how many clients there are or which backends are up, so changes of
+these cause no churn.
 """
 
 
@@ -67,9 +69,9 @@ N = TypeVar("N", bound=Node)
 class Picker(Protocol):
     """Chooses among the ready nodes. One picker serves one channel.
 
-    `ready` is never empty, and it is the same tuple until its members change, so
-    `is` tells whether anything derived from it must be built again. The status page
-    shows its class attribute `rule`, if it has one, beside its picks.
+    `ready` is never empty. It is the same tuple until its members change, so `is` tells
+    whether what was derived from it must be built again. A picker may have a class
+    attribute `rule`, a sentence that the status page shows beside its picks.
     """
 
     def pick(self, ready: Sequence[N], now: float) -> N:
@@ -78,23 +80,23 @@ class Picker(Protocol):
     def weights(self, ready: Sequence[N], now: float) -> Sequence[float]:
         """Returns the share that each node would get, all else equal; mean 1.
 
-        For people to look at. Reads only: asking changes no pick.
+        For display. It only reads: calling it changes no pick.
         """
 
 
 class KeyedPicker(Picker, Protocol):
     """A picker that sees the call: its method, keys, criticality and cost.
 
-    A picker that has `pick_for` is asked by it, and never by `pick`. A call without
-    keys comes by it, too.
+    If a picker has `pick_for`, every call is picked by it, also one without keys.
+    `pick` is then never called.
     """
 
     def pick_for(self, call: CallHints, ready: Sequence[N], now: float) -> N:
         """As `pick`, for this call.
 
-        Of the backends that it was sent to before, `call.tried`, none is to be picked
-        if there is another. An attempt may be asked for twice, with the same `call` and
-        with fewer `ready`: the first pick then was not used.
+        Must not pick a backend that the call was sent to before (`call.tried`) if there
+        is another. If a pick turns out to have lost its connection it is not used, and
+        `pick_for` is called again with the same `call` and fewer `ready`.
         """
 
 
@@ -104,83 +106,88 @@ class LearningPicker(KeyedPicker, Protocol):
     def answered(
         self, call: CallHints, node: Node, seconds: float | None, now: float
     ) -> None:
-        """Takes the seconds from sending a call until its caller had the first message.
+        """Called once for each attempt, with the seconds from sending the call until
+        its caller had the first message.
 
-        None: the call failed or was cancelled before. `call` is what `pick_for` was
-        given. Told once for each attempt.
+        None: the attempt failed or was cancelled before. `call` is what `pick_for` was
+        given.
         """
 
 
 class ReachingPicker(KeyedPicker, Protocol):
     """A keyed picker for which a key's backend may be outside of the subset.
 
-    Whoever wired it sets `want`, which the picker calls for an endpoint that it would
-    pick if it were ready. It is connected if there is room, and is then among `ready`.
+    The channel sets `want`. The picker calls it with an endpoint that it would pick if
+    that were ready. The channel connects to the endpoint if there is room, and it is
+    then among `ready`.
     """
 
     want: Callable[[Endpoint], None]
 
     def know(self, members: Endpoints) -> None:
-        """Takes all members of the fleet; none where the subset has all, or may not
-        have others."""
+        """Called with all endpoints of the fleet; empty if the subset has all of them,
+        or may have no others."""
 
 
 class HomingPicker(KeyedPicker, Protocol):
     """A keyed picker that has one backend for each key, its home."""
 
     def home_of(self, call: CallHints, ready: Sequence[N], now: float) -> N | None:
-        """Who would have the call if nothing were in the way; None: something is, such
-        as load, or the home is not ready. Picks nothing.
+        """Returns the home of the call's key. None: the home is not ready, or too
+        loaded to get the call now. Picks nothing.
 
-        A long stream with a key that is elsewhere is asked to move there."""
+        A long stream whose key has its home elsewhere is asked to move there.
+        """
 
 
 class ProbingPicker(Picker, Protocol):
-    """A picker that would have some backends asked, so that its next pick is wiser.
+    """A picker that wants some backends probed before its next picks, as Prequal does.
 
-    After a pick whoever wired it takes what is in `probes`, asks these, each once, and
-    tells what they say; no pick waits for that. More may be wanted than are asked. It
-    is always the same list.
+    `probes` is one list, which the picker fills. After a pick the channel empties it
+    and probes each backend in it once, or fewer if they are too many. No pick waits for
+    a probe; the answers are passed to `probed`.
     """
 
     probes: list[Node]
 
     def probed(self, node: Node, report: LoadReport | None, now: float) -> None:
-        """Takes an answer; None: there is none. The node's load has it already."""
+        """Called with the answer to a probe; None: there was no answer. The node's
+        `load` has taken the report already."""
 
 
 PickerFactory = Callable[[Random], Picker]
-"""Makes a channel's picker; all its chance comes from the given generator."""
+"""Makes a channel's picker. The generator is its only source of randomness."""
 
 
 class FleetUsage(NamedTuple):
-    """What all tasks gave whom, CPU seconds a second, at one moment not long ago."""
+    """What each customer used lately of all tasks, in CPU seconds per second."""
 
     tasks: int
-    """How many tasks `total` is of, this one too; 0: nothing is known."""
+    """Number of tasks in `total`, including this one; 0: nothing is known."""
 
     own: Mapping[str, float]
-    """By customer, what this task gave, as it is in `total`."""
+    """By customer, the part of `total` that this task served."""
 
     total: Mapping[str, float]
+    """By customer, the sum over all tasks."""
 
     again: float = 1.0
-    """Seconds until there is more to hear."""
+    """Seconds until the next exchange is worth it."""
 
     malformed: int = 0
-    """Entries of others that made no sense and were left out."""
+    """Entries of other tasks that could not be parsed and were left out."""
 
 
 class UsageStore(Protocol):
-    """A quota store: what the tasks of a fleet tell each other of their customers.
+    """A quota store: shares the usage by customer among the tasks of a fleet.
 
-    May be slow, may fail: no request waits for it. One that is made from a URL has
-    `async def close(self)`, too.
+    It may be slow and it may fail: no request waits for it. A store that is made from a
+    URL also has `async def close(self)`.
     """
 
     async def exchange(self, task: str, usage: Mapping[str, float]) -> FleetUsage:
-        """Takes what this task gave lately, by customer; returns what all did.
+        """Stores what customers used of this task lately; returns the usage of all.
 
-        `task` is the same each time and no other's. A task that was not heard of for
-        some seconds is left out.
+        `task` identifies the task and stays the same. The store leaves out tasks that
+        have not called for some seconds.
         """
