@@ -50,8 +50,8 @@ class StreamCall(Protocol):
 
 
 class OpenStream:
-    """A resumable stream; `is_bound` to a backend by a key. The reference to its call is
-    weak: a caller that drops the call ends the stream."""
+    """A resumable stream; `is_bound` to a backend by a key. Refers to its call weakly:
+    a caller that drops the call ends the stream."""
 
     __slots__ = (
         "asked_at", "call", "group", "hints", "is_bound", "method", "opened_at",
