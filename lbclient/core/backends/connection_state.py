@@ -1,7 +1,7 @@
 """The state and connection of a backend, which `Lifecycle` and `Trust` share.
 
-`Lifecycle` and `Trust` decide what follows. Here is what both go by, and the one way to
-another state, which the resolver's word may turn into that of a lame duck.
+These two decide what follows. Here are the facts that both decide by, and `enter`, the
+only way to another state: a backend that the resolver says leaves is a lame duck there.
 """
 
 from enum import Enum
@@ -24,30 +24,32 @@ WELL = frozenset({State.READY, State.INACTIVE})  # but for the resolver's word
 
 
 class Link(Enum):
-    """What there is of a connection."""
+    """Whether a backend has a connection."""
 
-    DOWN = "down"  # none, and one is being made
+    DOWN = "down"  # no, and one is being made
     UP = "up"
-    AWAY = "away"  # none is wanted: the backend is watched from afar
+    AWAY = "away"  # no, and none is wanted: its health is checked from afar
 
 
 class Order(Enum):
-    """What is to be done, by whoever does the I/O."""
+    """The I/O that follows from a decision; a backend carries it out."""
 
-    CONNECT = "connect"  # `link` is not AWAY any more
-    DISCONNECT = "disconnect"  # it is now
-    REDIAL = "redial"  # give up a connection that may be dead for a new one
-    # The same, where a second connection was answered: the first one may just be full.
+    CONNECT = "connect"  # `link` was AWAY
+    DISCONNECT = "disconnect"  # `link` is AWAY now
+    REDIAL = "redial"  # replace a connection that may be dead
+    # Replace a connection beside which a second one was answered: it may just be full.
     REPLACE = "replace"
-    CHECK = "check"  # ask how it is, over the connection; then `checked`
-    # Ask how it is, over a new connection that is then closed; then `seen` or
+    CHECK = "check"  # check health over the connection; then call `checked`
+    # Check health over a new connection, which is then closed; then call `seen` or
     # `not_seen`. Also while there is a connection.
     LOOK = "look"
 
 
 class Step(NamedTuple):
-    """`state` is never the one that the backend is in; None: it stays, perhaps for
-    another `reason`."""
+    """A decision: the new state, why, and the I/O that follows.
+
+    `state` is never the present one; None: it stays, perhaps for another `reason`.
+    """
 
     state: State | None = None
     reason: str = ""
@@ -59,14 +61,13 @@ NOTHING = Step()
 
 class ConnectionState:
     """Holds a backend's state and connection. Owned by a lifecycle, which shares it
-    with its `Trust`.
+    with its `Trust`; these two write it, and `Backends.observe` writes `state`.
 
-    Only `Backends.observe` writes `state` from outside; the other fields are read.
     `has_answered`: the backend answered a health check, on this connection or the last
-    one. `is_wanted`: a call waits for it, and it has not failed yet. `sent_goaway`: it
-    sent GOAWAY, and has said nothing on a new connection. `ended` counts connections
-    that ended, by GOAWAY or otherwise. `expires_at` is when a state learned from an
-    answer expires.
+    one. `is_wanted`: a call waits for it, and it has not failed yet.
+    `is_expected_back`: it sent GOAWAY, and has said nothing on a new connection.
+    `ended` counts connections that ended, by GOAWAY or otherwise. `expires_at` is when
+    a state that was learned from a response to a call expires; None: never.
     """
 
     def __init__(self, interval: float, rng: Random) -> None:
@@ -74,7 +75,7 @@ class ConnectionState:
         self.link = Link.DOWN
         self.has_answered = False
         self.is_wanted = False
-        self.sent_goaway = False
+        self.is_expected_back = False
         self.ended = 0
         self.expires_at: float | None = None
         self.silence = Silence(interval, rng)
@@ -82,7 +83,7 @@ class ConnectionState:
         self.looks = Looks(rng)
         self.calls = CallAnswers()
         self._is_leaving = False
-        self._else = State.CONNECTING  # what it would be if it were not
+        self._state_if_staying = State.CONNECTING  # without the resolver's word
 
     def due_at(self) -> float | None:
         """When time alone brings something about; None: never."""
@@ -95,8 +96,8 @@ class ConnectionState:
         return min((at for at in times if at is not None), default=None)
 
     def move(self, link: Link) -> None:
-        """There is another connection, or none. What was known of the last one, and
-        what was to be done about it, is over."""
+        """Forgets what was known of the last connection, and what was to be done about
+        it: there is another one now, or none."""
         self.link = link
         if link is Link.UP:
             self.has_answered = False
@@ -114,32 +115,18 @@ class ConnectionState:
         self.calls.heard(now)
 
     def answered(self) -> None:
-        """A health question."""
+        """Notes that the backend answered a health check."""
         self.has_answered = True
 
-    def expire_at(self, moment: float | None) -> None:
-        """What an answer told then expires; None: it does not."""
-        self.expires_at = moment
-
-    def want(self) -> None:
-        """A call waits for it."""
-        self.is_wanted = True
-
-    def count_end(self) -> None:
-        self.ended += 1
-
-    def expect_back(self, is_expected: bool) -> None:
-        self.sent_goaway = is_expected
-
     def expect_nothing(self) -> None:
-        """Nobody waits for it in particular: it came, or failed."""
-        self.is_wanted = self.sent_goaway = False
+        """The backend was heard, or has failed: nobody waits for it in particular."""
+        self.is_wanted = self.is_expected_back = False
 
     # --- states ---------------------------------------------------------------
 
     def enter(self, state: State, reason: str, order: Order | None = None) -> Step:
         """The step to a state, as far as it is another one and the resolver allows."""
-        self._else = state
+        self._state_if_staying = state
         if self._is_leaving and state in WELL:
             state, reason = State.LAME_DUCK, "the resolver says that it leaves"
         if state is self.state:
@@ -157,7 +144,7 @@ class ConnectionState:
             return self.enter(self.state, self.state.value)
         if self.state is not State.LAME_DUCK:
             return NOTHING
-        return self.enter(self._else, "the resolver wants it back")
+        return self.enter(self._state_if_staying, "the resolver wants it back")
 
     def __repr__(self) -> str:
         return f"<{self.state.value}, {self.link.value}>"

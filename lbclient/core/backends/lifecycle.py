@@ -1,15 +1,15 @@
 """The states of one backend, and what makes it go from one to the next.
 
-It decides and does nothing: told what happened and when, it returns the state that
-follows, with the reason, and the one thing that is to be done. It never writes
-`state`: that is for the one door through which all changes go (`Backends.observe`),
-and others go through it too, a pick that finds the connection gone, a response that
-tells of a lame duck. So nothing here relies on having made the last change itself.
+It decides and does no I/O: told what happened and when, it returns a `Step`, with the
+state that follows, the reason, and the I/O to do. It never writes `state`: all changes
+go through `Backends.observe`. Others change the state there, too: a pick that finds the
+connection gone, a response that tells of a lame duck. So nothing here relies on having
+made the last change itself.
 
     CONNECTING --its word--> STARTING, READY, LAME_DUCK --lost, silent--> CONNECTING
     READY --no calls--> INACTIVE --wanted--> CONNECTING;  cannot connect: REFUSING
 
-What a connection is doubted for, and what comes of it, is decided by `trust`.
+Why a connection is doubted, and what follows from that, is decided in `trust`.
 
 SRE book, ch. 20: the states of a task, and health checks of inactive connections.
 """
@@ -61,7 +61,7 @@ class Lifecycle:
         return self.connection.link
 
     def due_at(self) -> float | None:
-        """When `tick` is wanted; None: not before something happens."""
+        """When `tick` is to be called; None: not before something happens."""
         return self.connection.due_at()
 
     def is_connected(self) -> bool:
@@ -71,7 +71,7 @@ class Lifecycle:
         return self.connection.link is Link.AWAY
 
     def is_waking(self) -> bool:
-        """A call wanted it, and it has not failed yet."""
+        """Whether a call waits for it, and it has not failed to connect yet."""
         return self.connection.is_wanted and self.state is State.CONNECTING
 
     def answers_checks(self) -> bool:
@@ -82,7 +82,7 @@ class Lifecycle:
     def is_expected_back(self) -> bool:
         """Tells whether the backend left a connection by GOAWAY, and has said nothing
         on a new one."""
-        return self.connection.sent_goaway
+        return self.connection.is_expected_back
 
     def leaves(self, is_leaving: bool) -> Step:
         """Applies what the resolver says: the backend is about to leave, or is not any
@@ -92,9 +92,10 @@ class Lifecycle:
     # --- the connection -------------------------------------------------------
 
     def connected(self, now: float, patience: float) -> Step:
-        """Waits for a word, perhaps of a new task, of which no old doubt remains.
+        """A connection is made. Waits for a health response, perhaps of a new task;
+        doubts about the last one are dropped.
 
-        `patience` is how long one answer may take, by what the connecting took.
+        `patience` is how long one answer may take, by how long connecting took.
         """
         if self.link is Link.AWAY:
             return NOTHING
@@ -112,12 +113,12 @@ class Lifecycle:
         return self.connection.enter(State.REFUSING, why)
 
     def lost(self) -> Step:
-        """The connection, and what was sent on it."""
+        """The connection was lost, with what was sent on it."""
         if self.link is Link.AWAY:
             return NOTHING
         self.connection.move(Link.DOWN)
-        self.connection.count_end()
-        self.connection.expect_back(False)
+        self.connection.ended += 1
+        self.connection.is_expected_back = False
         if self.state is State.REFUSING:
             return NOTHING
         return self.connection.enter(State.CONNECTING, "connection lost")
@@ -127,13 +128,13 @@ class Lifecycle:
         if self.link is Link.AWAY:
             return NOTHING
         self.connection.move(Link.DOWN)
-        self.connection.count_end()
+        self.connection.ended += 1
         if self.state is State.REFUSING:
             return NOTHING
-        self.connection.expect_back(self.state is not State.LAME_DUCK)
+        self.connection.is_expected_back = self.state is not State.LAME_DUCK
         return self.connection.enter(State.LAME_DUCK, "it sent GOAWAY")
 
-    # --- its word, over the connection ----------------------------------------
+    # --- what the backend says over the connection ----------------------------
 
     def heard(
         self, state: TaskState, has_report: bool, now: float, reason: str = ""
@@ -144,7 +145,7 @@ class Lifecycle:
             return NOTHING
         self.connection.answered()
         self.connection.expect_nothing()
-        self.connection.expire_at(None)
+        self.connection.expires_at = None
         self.silence.heard(has_report, now)
         if self.connection.checks.doubt is Doubt.EXCLUDED:
             if state is TaskState.SERVING:
@@ -157,16 +158,17 @@ class Lifecycle:
         """An answer to a call says that its task is a lame duck."""
         if self.state is not State.READY or self.link is not Link.UP:
             return NOTHING
-        self.connection.expire_at(now + TRAILER_INTERVALS * self._interval)
+        self.connection.expires_at = now + TRAILER_INTERVALS * self._interval
         return self.connection.enter(State.LAME_DUCK, "it says lame duck")
 
     def tick(self, now: float, reported_at: float) -> Step:
-        """What time alone brings about; `reported_at` is when it last told its load."""
+        """Decides what follows from the time alone; `reported_at` is when the backend
+        last reported its load."""
         if self.silence.is_due(now):
             silent = self.silence.judge(now, reported_at)
             if silent is None:
                 return NOTHING
-            # No calls before its next word.
+            # It gets no calls before it is heard again.
             return self.connection.enter(State.CONNECTING, f"silent for {silent:.1f} s")
         if self.silence.is_too_long(now):
             self.connection.move(Link.DOWN)
@@ -174,7 +176,7 @@ class Lifecycle:
                 State.CONNECTING, "dialling again", Order.REDIAL
             )
         if self.connection.expires_at is not None and now >= self.connection.expires_at:
-            self.connection.expire_at(None)
+            self.connection.expires_at = None
             if self.state is not State.LAME_DUCK:
                 return NOTHING
             return self.connection.enter(
@@ -189,8 +191,8 @@ class Lifecycle:
     # --- without a connection -------------------------------------------------
 
     def idle(self, seconds: float, now: float, by_udp: bool) -> Step:
-        """Disconnects a backend that had no calls for so long. `by_udp`: there is
-        somebody to ask there."""
+        """Disconnects a backend that had no calls for so many `seconds`. `by_udp`: it
+        answers UDP health checks."""
         can_go = self.state is State.READY and self.link is Link.UP
         if not can_go and (self.state is not State.REFUSING or self.link is Link.AWAY):
             return NOTHING
@@ -204,17 +206,17 @@ class Lifecycle:
         return self.connection.enter(State.INACTIVE, reason, Order.DISCONNECT)
 
     def wanted(self) -> Step:
-        """A call wants it. What it was thought to be does not count any more."""
+        """A call wants the backend: it connects, whatever its state was."""
         if self.link is not Link.AWAY:
             return NOTHING
         self.connection.move(Link.DOWN)
-        self.connection.want()
+        self.connection.is_wanted = True
         return self.connection.enter(
             State.CONNECTING, "wanted for calls", Order.CONNECT
         )
 
     def told(self, state: TaskState) -> Step:
-        """Takes a state told by UDP, which works: no looks are needed."""
+        """Takes a state that was told by UDP. As UDP works, no LOOK is needed."""
         if self.link is not Link.AWAY:
             return NOTHING
         self.connection.answered()
@@ -223,8 +225,8 @@ class Lifecycle:
         return self.connection.enter(_from_afar(state), f"{it_says(state)} by UDP")
 
     def not_told(self, now: float) -> Step:
-        """UDP is blocked, or it is gone. A look then, if none is due: soon, but not
-        all clients at once."""
+        """A UDP health check was not answered: UDP is blocked, or the backend is gone.
+        A LOOK is due soon, after a random pause as other clients see the same."""
         if self.link is Link.AWAY:
             self.connection.looks.soon(now)
         return NOTHING
@@ -248,10 +250,12 @@ class Lifecycle:
         has_others: bool = True,
         status: str = "",
     ) -> Step:
-        """A LOOK had no answer. `is_there`: the connection was made, though, and the
-        other side acknowledges pings. `has_others`: others get calls, too; where
-        `is_there`, others that answer health checks. `status`: what came at once in
-        place of an answer."""
+        """A LOOK had no answer, for the reason `why`.
+
+        `is_there`: a connection was made, and the other side acknowledges pings.
+        `has_others`: other backends get calls, too; if `is_there`, others that answer
+        health checks. `status`: the status that came at once instead of an answer.
+        """
         if self.link is Link.UP:
             return self.trust.looked_beside(why, now, is_there, has_others, status)
         if self.link is not Link.AWAY:
