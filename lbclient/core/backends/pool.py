@@ -5,11 +5,11 @@ of their node, which tells the pool when that fills it or makes room. All is syn
 and does no I/O: `reconcile` and `review` return the connections that their caller is to
 open and to drain.
 
-A backend that is out, as it refuses, is silent or is a lame duck, is replaced by the
-next in order of preference: SRE book, ch. 20, has a subset find temporary stand-ins.
-Once it is back for good the replacement goes. One that the resolver calls a lame duck
-is no member of the fleet any more: subsets are chosen among the others. Who is
-connected to it stays so, for the day when there is nobody else.
+A backend is out if it refuses, is silent or is a lame duck. It is replaced by the next
+one in order of preference (SRE book, ch. 20: a subset finds temporary stand-ins), until
+it has been back for some time. An endpoint that the resolver calls a lame duck is no
+member of the fleet: subsets are chosen among the others. A connection that it has stays
+open, for calls when there is no other backend.
 """
 
 from collections import Counter
@@ -25,11 +25,11 @@ from lbclient.core.protocols import Node, Subset
 
 N = TypeVar("N", bound=Node)
 
-# What may be worth waiting for. A refusing backend is not: the caller of a call
-# that fails fast wants to know, as with gRPC's TRANSIENT_FAILURE.
+# States of a backend that is worth waiting for. A refusing one is not: a call that is
+# to fail fast does, as with gRPC's TRANSIENT_FAILURE.
 PROMISING = frozenset(State) - {State.REFUSING}
 
-# Whom nobody need replace: an inactive backend is as good as connected.
+# States in which a backend is not replaced: an inactive one can connect at any time.
 PRESENT = frozenset({State.READY, State.INACTIVE})
 
 LOST = frozenset({State.CONNECTING, State.REFUSING})
@@ -47,7 +47,7 @@ class Limits(NamedTuple):
 
 
 class Change(NamedTuple, Generic[N]):
-    """The I/O that is due."""
+    """The I/O that is due: which nodes to connect, and which to drain and close."""
 
     opened: tuple[N, ...]
     drained: tuple[N, ...]
@@ -71,9 +71,10 @@ class Pool(Generic[N]):
         is_expected_back: Callable[[N], bool] = lambda _: False,
         expand: Callable[[Endpoint], Endpoints] = alone,
     ) -> None:
-        """`is_away`: a lame duck has no connection to use. `is_expected_back`: it may
-        be no lame duck any more once it has a new connection. `expand` returns the
-        endpoints of a task's workers; those of one task are connected together."""
+        """`is_away`: a node has no connection, and none is wanted.
+        `is_expected_back`: a lame duck may be ready again once it has a new connection.
+        `expand` returns the endpoints of a task's workers; those of one task are
+        connected together."""
         self._make = make
         self._is_away = is_away
         self._is_expected_back = is_expected_back
@@ -81,23 +82,23 @@ class Pool(Generic[N]):
         self._limits = limits
         self._active_limit = limits.active_limit
         self._expand = expand
-        self._order: list[Endpoint] = []  # of preference, as far as we may go
+        self._order: list[Endpoint] = []  # of preference: subset, then replacements
         self._size = 0  # how many of these are the subset
         self._task_of: dict[str, str] = {}  # address of the task, by one of its nodes
         self.choices = 0  # nodes that there would be, were all members in the subset
         self._missing_since: dict[N, float] = {}  # those that are or were not ready
         self.endpoints: Endpoints = ()
         self.members: Endpoints = ()  # among whom the subset is chosen
-        self._leaving: dict[str, Endpoint] = {}  # all others, by address
-        self._invited: dict[str, Endpoint | None] = {}  # members beyond the subset
-        self.guests: dict[str, None] = {}  # nodes that are there for that alone
+        self._leaving: dict[str, Endpoint] = {}  # no members: lame ducks, by address
+        self._invited: dict[str, Endpoint | None] = {}  # by address; None: no member
+        self.guests: dict[str, None] = {}  # addresses of nodes that only `invite` wants
         self._avoided: dict[str, None] = {}  # addresses of `members`, in order of time
         self.nodes: dict[str, N] = {}  # by address, in order of preference
         self.counts: Counter[State] = Counter()  # of the states of `nodes`
         self._taking: dict[N, None] = {}  # of `nodes`: ready, and not full
-        self._is_in_order = True  # so is `_taking`
+        self._is_in_order = True  # `_taking` has the order of `nodes`
         self._last_ready: tuple[N, ...] = ()
-        self._is_fixed = False  # no change of a state changes who is wanted
+        self._is_fixed = False  # no change of a state changes which nodes are wanted
 
     # --- members -------------------------------------------------------------
 
@@ -128,7 +129,7 @@ class Pool(Generic[N]):
         return self.review(now)
 
     def _set_order(self, tasks: list[tuple[str, Endpoints]]) -> None:
-        """Of the endpoints of tasks, in the order of preference of these."""
+        """Sets the order of endpoints from that of tasks, each with its workers."""
         size, more = self._limits.subset_size, self._limits.max_replacements
         self._task_of = {
             each.address: task
@@ -163,8 +164,8 @@ class Pool(Generic[N]):
         return self.reconcile(self.endpoints, now)
 
     def invite(self, addresses: Iterable[str], now: float) -> Change[N]:
-        """Sets which members have a node even outside of the subset, the first ones as
-        far as `max_connections` goes. Others drain."""
+        """Sets which members have a node even outside of the subset: the first ones
+        that `max_connections` has room for. Other guests drain."""
         self._invited = dict.fromkeys(addresses)
         return self.reconcile(self.endpoints, now)
 
@@ -198,11 +199,12 @@ class Pool(Generic[N]):
     def _node_of(
         self, endpoint: Endpoint, leaving: dict[str, N], opened: list[N], now: float
     ) -> N:
-        """Keeps one of those that leave, or makes one and enters it into `opened`."""
+        """Takes the endpoint's node out of `leaving`, or makes one and adds it to
+        `opened`."""
         node = leaving.pop(endpoint.address, None)
         if node is None:
             node = self._make(endpoint)
-            node.load.limit(self._active_limit, partial(self._place, node))
+            node.load.limit(self._active_limit, partial(self._update_taking, node))
             opened.append(node)
             if node.state not in PRESENT:
                 self._missing_since[node] = now
@@ -210,7 +212,7 @@ class Pool(Generic[N]):
         return node
 
     def _beyond_subset(self, nodes: dict[str, N]) -> Iterator[Endpoint]:
-        """The endpoints of those invited that have no node, as far as there is room."""
+        """The invited endpoints that have no node, as many as there is room for."""
         room = self._limits.max_connections - len(nodes)
         there = {self.task_of(address) for address in list(nodes)}
         missing = (
@@ -225,17 +227,17 @@ class Pool(Generic[N]):
         self.counts = Counter(node.state for node in nodes.values())
         self._taking = {node: None for node in nodes.values() if self.takes(node)}
         self._is_in_order = True
-        # All there are, and nobody else: there is no replacement to make or to end.
+        # All endpoints have a node and are in the subset: nothing can be replaced.
         all_of_order = len(nodes) == len(self._order)
         self._is_fixed = all_of_order and len(nodes) <= self._size
         self._outdate()
 
     def wants_review(self) -> bool:
-        """Whether a change of a state can change who is wanted."""
+        """Whether a change of a node's state can change which nodes are wanted."""
         return not self._is_fixed
 
     def review_at(self, now: float) -> float | None:
-        """When time alone will next change who is wanted; None: never."""
+        """When time alone will next change which nodes are wanted; None: never."""
         if self._is_fixed:
             return None
         limits = self._limits
@@ -263,7 +265,7 @@ class Pool(Generic[N]):
         for endpoint in self._order:
             node = self.nodes.get(endpoint.address)
             if present >= size and endpoint.address in self.guests:
-                continue  # no stand-in
+                continue  # a guest does not count as a replacement
             if present >= size and (node is None or settled >= size):
                 return
             if present >= size and self.task_of(endpoint.address) in self._avoided:
@@ -276,7 +278,7 @@ class Pool(Generic[N]):
         if node.state in PRESENT:
             return False
         if node.state is State.LAME_DUCK and not self._is_expected_back(node):
-            return True  # it says that it goes
+            return True  # at once: it has said that it leaves
         since = self._missing_since.get(node)
         return since is not None and now >= since + self._limits.replace_after
 
@@ -348,11 +350,11 @@ class Pool(Generic[N]):
     # --- states --------------------------------------------------------------
 
     def observe(self, node: N, state: State, now: float) -> bool:
-        """Records a node's state; False if that is no news."""
+        """Records a node's state; False if the node is in that state already."""
         before = node.state
         if before is state:
             return False
-        is_member = self.nodes.get(node.endpoint.address) is node
+        is_member = self.has(node)
         if state not in PRESENT and is_member:
             self._miss(node, now)
         if state is State.READY:
@@ -363,13 +365,13 @@ class Pool(Generic[N]):
         if is_member:
             self.counts[before] -= 1
             self.counts[state] += 1
-            self._place(node)
+            self._update_taking(node)
         return True
 
     def _miss(self, node: N, now: float) -> None:
         """Notes since when a node is missing.
 
-        A node that was ready only for a moment keeps the time from before.
+        If it was ready only for a moment, it counts as missing since before that.
         """
         ready_at = node.load.ready_at
         if node.state is State.INACTIVE or (
@@ -383,9 +385,10 @@ class Pool(Generic[N]):
         """Whether it is ready, and not full."""
         return node.state is State.READY and node.load.in_flight < self._active_limit
 
-    def _place(self, node: N) -> None:
-        """Updates the set of nodes that take calls, after a change of this node."""
-        if self.nodes.get(node.endpoint.address) is not node:
+    def _update_taking(self, node: N) -> None:
+        """Updates the set of nodes that take calls, as this node's state or its number
+        of calls has changed."""
+        if not self.has(node):
             return
         if not self.takes(node):
             self._taking.pop(node, None)
