@@ -43,6 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _run(argv)
         finally:
             sys.stdout.flush()
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
     except (OSError, ExceptionGroup) as error:
         return _unwritten(error)
 

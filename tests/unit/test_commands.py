@@ -78,3 +78,12 @@ def test_help_lists_every_command(
 ) -> None:
     assert re.search(rf"^  {command} +\w", help_of("", capsys), re.MULTILINE)
     assert callable(module_of(command).main)
+
+
+def test_ctrl_c_ends_every_command_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(argv: list[str]) -> int:
+        raise KeyboardInterrupt
+
+    for command in COMMANDS:
+        monkeypatch.setattr(module_of(command), "main", interrupted)
+        assert main([command]) == 130

@@ -63,8 +63,6 @@ def main(argv: list[str]) -> int:
     except ConfigError as error:
         print(f"lbclient sim book: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        return 130
 
 
 def make_parser() -> argparse.ArgumentParser:

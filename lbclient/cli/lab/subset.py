@@ -87,8 +87,6 @@ def main(argv: list[str]) -> int:
     except ConfigError as error:
         print(f"lbclient subset: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        return 130
     print(json.dumps(answer.facts, indent=2) if given.json else answer.text)
     return 0
 

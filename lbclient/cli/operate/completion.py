@@ -31,8 +31,6 @@ def main(argv: list[str]) -> int:
     except ConfigError as error:
         print(f"lbclient completion: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        return 130
     return 0
 
 

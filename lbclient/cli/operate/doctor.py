@@ -145,8 +145,6 @@ def main(argv: list[str]) -> int:
     except ConfigError as error:
         print(f"lbclient doctor: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        return 130
     if given.json:
         print(json.dumps([asdict(check) for check in checks], indent=2))
     else:

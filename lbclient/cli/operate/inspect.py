@@ -76,8 +76,6 @@ def main(argv: list[str]) -> int:
         return complain(error, 2)
     except UnreadableError as error:
         return complain(error, 1)
-    except KeyboardInterrupt:
-        return 130
     return 0
 
 

@@ -121,8 +121,6 @@ def main(argv: list[str]) -> int:
     except ConfigError as error:
         print(f"lbclient probe: {error}", file=sys.stderr)
         return USAGE
-    except KeyboardInterrupt:
-        return 130
     print(json.dumps(asdict(found)) if given.json else found.line())
     return found.status()
 

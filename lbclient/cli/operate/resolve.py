@@ -67,8 +67,6 @@ def main(argv: list[str]) -> int:
             return 0 if endpoints else 1
     except ResolveError as error:
         return complain(error, 1)
-    except KeyboardInterrupt:
-        return 130
     return 0
 
 
