@@ -9,9 +9,9 @@ Imported only where `direct.call_arguments` has found that all of it is there.
 """
 
 from asyncio import CancelledError, sleep, wait
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 from grpc._cython.cygrpc import (  # type: ignore[import-not-found]
@@ -36,6 +36,21 @@ NO_FLAGS = 0
 # Bytes of a first request that goes with the headers. A longer one may have to wait for
 # the server to read, and `wait_for_connection` would wait with it.
 MOST_OF_FIRST = 2**14
+
+
+class TakenRequests(Protocol):
+    """Requests that are taken one by one, as `calls.request_stream` has them.
+
+    Who takes one sets `is_taken` and awaits `following()`. Then it calls `took` with
+    the request, or `left` if there is none. Where `following` is None the requests are
+    to be iterated over.
+    """
+
+    is_taken: bool
+    following: Callable[[], Awaitable[Any]] | None
+
+    def took(self, request: Any) -> None: ...
+    def left(self) -> None: ...
 
 
 class _Own:
@@ -130,22 +145,22 @@ class _Writing(_Own):
     _request_serializer: Any
 
     async def _consume_request_iterator(self, iterator: Any) -> None:
-        # `calls.request_stream` has it.
         if getattr(iterator, "following", None) is None:
             await super()._consume_request_iterator(iterator)  # type: ignore[misc]
             return
+        requests: TakenRequests = iterator
         write = self._write_first
         try:
             while True:
                 try:
-                    iterator.is_taken = True
-                    request = await iterator.following()
+                    requests.is_taken = True
+                    request = await requests.following()  # type: ignore[misc]
                 except BaseException as error:
-                    iterator.left()
+                    requests.left()
                     if isinstance(error, StopAsyncIteration):
                         break
                     raise
-                iterator.took(request)
+                requests.took(request)
                 try:
                     await write(request)
                 except grpc.aio.AioRpcError:

@@ -14,9 +14,12 @@ from collections.abc import (
     Iterator,
 )
 from contextvars import copy_context
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-KEPT = 16  # requests, for each may be as large as a message can be
+if TYPE_CHECKING:
+    from lbclient.grpc_seam.own_streams import TakenRequests
+
+KEPT = 16  # requests; few, as each may be as large as a message can be
 
 
 class Requests:
@@ -24,8 +27,8 @@ class Requests:
     them again. Owned by the call, used on its loop. Attempts may overlap; one takes at
     a time.
 
-    A call of our own kind takes the requests of a first attempt without a generator:
-    it sets `is_taken` and awaits `following()`; then it calls `took` or `left`.
+    A call of our own kind takes the requests of a first attempt without a generator, as
+    `TakenRequests` says.
     """
 
     following: Callable[[], Awaitable[Any]] | None = None
@@ -36,8 +39,8 @@ class Requests:
         self._iterator: Any = None
         self._attempts = 0
         self._kept: list[Any] = []
-        self.is_taken = False  # somebody is taking the next one
-        self._free: asyncio.Event | None = None  # made by the first who waits for that
+        self.is_taken = False  # an attempt is taking the next request
+        self._free: asyncio.Event | None = None  # set once it is not; None: none waits
         self.are_repeatable = True
 
     def begin(
@@ -59,7 +62,8 @@ class Requests:
             self._iterator = self._iterator or aiter(self._source)
             if self._attempts == 1:
                 self.following = self._iterator.__anext__
-                return self
+                taken: TakenRequests = self
+                return taken
             return self.in_turn(self._attempts)
         if isinstance(self._source, Iterable):
             self._iterator = self._iterator or iter(self._source)
@@ -102,9 +106,9 @@ class Requests:
             return
         if attempt == self._attempts and len(self._kept) >= KEPT:
             self.are_repeatable = False
-            self._kept.clear()  # whoever got this one has had them
+            self._kept.clear()  # this attempt has sent them all
         else:
-            self._kept.append(request)  # an attempt that is over takes for the next
+            self._kept.append(request)  # also if taken by an attempt that is over
 
     def _synchronously(self, attempt: int) -> Iterator[Any]:
         yield from tuple(self._kept)
@@ -121,7 +125,7 @@ class Requests:
         while True:
             if given < len(kept):
                 request = kept[given]
-            elif self.is_taken:  # by an attempt that is over: it keeps it
+            elif self.is_taken:  # by an attempt that is over, and keeps it
                 self._free = self._free or asyncio.Event()
                 await self._free.wait()
                 continue
