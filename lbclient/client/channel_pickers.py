@@ -1,8 +1,8 @@
-"""The pickers of a channel, and those who go by what they want and count.
+"""The pickers of a channel, and the parts that serve what a picker asks for.
 
-One picker is for most calls; it is replaced once endpoints have several priorities.
-Another one is for resumable streams. A picker may want probes, be told of answers, or
-want backends of keys connected: who sees to that follows the picker that is in use.
+One picker picks for most calls. It is replaced once endpoints have several priorities.
+Another one picks for resumable streams. A picker may ask for probes, for answers, or
+for connections to the backends of keys: `probing`, `answers` and `guests` see to that.
 """
 
 from collections.abc import Callable
@@ -21,9 +21,9 @@ from lbclient.core.routing.spillover import Spillover
 
 
 class ChannelPickers:
-    """Which picker a call's backend is picked by. Owned by a balancer.
+    """Knows which picker picks for a call. Owned by a balancer.
 
-    `current` is that of most calls.
+    `current` picks for most calls.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class ChannelPickers:
         on_loop: Callable[..., None],
     ) -> None:
         """`spillover` makes the picker once endpoints have several priorities.
-        `on_loop` does what another thread asks for."""
+        `on_loop` calls a function on the loop's thread."""
         label, connections = context.label, backends.connections
         self.current = picker
         self.answers = Answers(label, picker)
@@ -49,7 +49,7 @@ class ChannelPickers:
         self._rng = context.rng
 
     def for_call(self, hints: CallHints) -> Picker:
-        """The picker for a call of which something is known."""
+        """The picker for a call with hints."""
         picker = self.current
         # Zones and priorities have an order of their own.
         if hints.is_resumable and not hints.keys and not isinstance(picker, Spillover):
@@ -57,38 +57,32 @@ class ChannelPickers:
         return PickerForCall(picker, hints) if sees_calls(picker) else picker
 
     def follow(self) -> None:
-        """The backends that are ready may be others now."""
-        if self._spillover is not None:
-            self._heed_priorities()
+        """Adapts to the backends that are ready now."""
+        subset = self._connections.subset
+        if self._spillover is not None and getattr(subset, "has_priorities", False):
+            make, self._spillover = self._spillover, None
+            if not isinstance(self.current, Spillover):
+                self._replace(make(Random(self._rng.getrandbits(64))))
         self.guests.follow()
 
-    def _heed_priorities(self) -> None:
-        """Without any there is nothing to do at a pick, so nothing is done."""
-        if getattr(self._connections.subset, "has_priorities", False):
-            make, self._spillover = self._spillover, None
-            if make is not None and not isinstance(self.current, Spillover):
-                self.current = make(Random(self._rng.getrandbits(64)))
-                for follower in (
-                    self.probing,
-                    self.answers,
-                    self.guests,
-                    self.streams,
-                ):
-                    follower.serve(self.current)
+    def _replace(self, picker: Picker) -> None:
+        self.current = picker
+        for part in (self.probing, self.answers, self.guests, self.streams):
+            part.serve(picker)
 
     # --- what they count -------------------------------------------------------
 
     def inner(self) -> Picker:
-        """The picker that was chosen, within spill-over or not."""
+        """The picker that was configured: `current`, or the one within spill-over."""
         picker = self.current
         return picker.inner if isinstance(picker, Spillover) else picker
 
     def each(self) -> tuple[Picker, ...]:
-        """The pickers of all zones and priorities, or the only one."""
+        """The pickers of all zones and priorities; without these, `current` alone."""
         return tuple(getattr(self.current, "pickers", (self.current,)))
 
     def total(self, name: str) -> int:
-        """What they count by this name, together; 0 where they do not."""
+        """The sum of the pickers' counts of this name; 0 if they have none."""
         return int(sum(getattr(one, name, 0) for one in self.each()))
 
     def close(self) -> None:

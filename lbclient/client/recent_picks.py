@@ -1,6 +1,6 @@
 """Records why calls went where they went, and how long they took, for the status page.
 
-`recent` is None while nobody does: a call pays for two comparisons with that.
+`recent` is None while nobody looks at the page: a call then costs two comparisons.
 """
 
 from collections.abc import Sequence
@@ -51,8 +51,8 @@ class RecentPicks:
         picker: Picker,
         has_raised: bool,
     ) -> None:
-        """The picker chose it for a call of the method with this key in `Outliers`; if
-        it `has_raised`, it was chosen in its place."""
+        """The backend was picked for a call of the method with this key in `Outliers`.
+        If the picker `has_raised`, round robin picked it instead."""
         because = ""
         if has_raised:
             because = FALLBACK
@@ -68,9 +68,10 @@ class RecentPicks:
         because: str,
         picker: Picker | None = None,
     ) -> None:
-        """A pick among those `allowed`; empty `because`: the picker's own reasons.
+        """A backend was picked among those `allowed`. `because` is the reason; if it is
+        empty the picker had its own.
 
-        `picker` tells the weights, and why it is in another zone or priority.
+        `picker` tells the weights, and why the backend is in another zone or priority.
         """
         if self.recent is not None:
             words, where = [], ""

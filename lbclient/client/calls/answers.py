@@ -1,7 +1,8 @@
-"""Tells a picker that wants to know how soon each call was answered.
+"""Tells a `LearningPicker` how soon each call was answered.
 
-Once for each attempt: at the first message of a stream, when its caller reads it, or at
-the attempt's end. What the picker raises is logged once, and fails no call.
+It is told once for each attempt: when the caller reads the first message of a stream,
+or when the attempt ends. An error that the picker raises is logged once, and fails no
+call.
 """
 
 from typing import TYPE_CHECKING
@@ -17,7 +18,8 @@ logger = Log("lbclient.balancer")  # as documented, for the whole channel
 
 
 class Answers:
-    """Tells a picker of answers, if it has `answered`. Owned by a balancer."""
+    """Tells a picker of answers. Owned by a balancer. Not `is_wanted`: the picker has
+    no `answered`."""
 
     def __init__(self, label: str, picker: object) -> None:
         self._label = label
@@ -37,7 +39,8 @@ class Answers:
             self._tell(attempt, seconds, now)
 
     def over(self, attempt: "Attempt", seconds: float | None, now: float) -> None:
-        """An attempt has ended; None: it failed, or was not sent."""
+        """An attempt has ended, after so many seconds; None: it failed, or was not
+        sent."""
         if self._told.pop(id(attempt), None) is None:
             self._tell(attempt, seconds, now)
 

@@ -1,7 +1,7 @@
-"""Counts the calls that end otherwise than by the end of an attempt.
+"""Counts the calls that end without an attempt.
 
 They were refused here, found no backend in time, or were cancelled while they waited.
-What ends by an attempt is counted where that is settled, in `balancer`.
+Calls that end with an attempt are counted in `balancer`, where attempts are settled.
 """
 
 from typing import TYPE_CHECKING

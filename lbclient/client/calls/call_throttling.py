@@ -1,7 +1,7 @@
-"""Asks and tells a channel's throttling of one call, with the customer who pays for it.
+"""Connects one call, and the customer who pays for it, with its channel's throttling.
 
-`core.throttles.throttling` decides. The customer is read from a call's metadata, and
-only while one of them is out of quota.
+`core.throttles.throttling` decides. The customer is read from the call's metadata, but
+only while some customer is out of quota.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -23,9 +23,10 @@ QUOTA = Refusal.QUOTA
 def refusal(
     throttling: Throttling, criticality: Criticality, now: float, metadata: Any = None
 ) -> Throttled | None:
-    """Why a call is not worth sending. Asked only while `throttling.is_active`.
+    """The error of a call that is not worth sending; None: it is sent. To be called
+    only while `throttling.is_active`.
 
-    `metadata` says who pays; without, no customer is looked at.
+    `metadata` names the customer; without it no customer's quota is looked at.
     """
     customer = find_customer(metadata) if throttling.has_customers else OTHERS
     held = throttling.refusal(criticality, customer, now)
@@ -37,7 +38,7 @@ def refusal(
 def observe(
     throttling: Throttling, attempt: "Attempt", outcome: Outcome, now: float
 ) -> None:
-    """What an attempt teaches. As `Throttling.observe`."""
+    """Passes an attempt's outcome to `Throttling.observe`, with its customer."""
     is_asked = throttling.has_customers or outcome.refusal is QUOTA
     customer = find_customer(attempt.metadata) if is_asked else OTHERS
     throttling.observe(attempt.criticality, outcome, customer, now)

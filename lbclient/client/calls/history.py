@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Failed(NamedTuple):
-    """An attempt that failed, and why there was another after it, or was not."""
+    """An attempt that failed, and why another one followed, or none."""
 
     address: str
     error: grpc.aio.AioRpcError | None  # None where only the call can tell
@@ -32,8 +32,8 @@ class Failed(NamedTuple):
 def last_words(
     attempt: Attempt, call: Any, balancer: "Balancer", was_closed: bool
 ) -> Failed:
-    """Of an attempt after which nobody thought of another. `was_closed`: the channel,
-    when it ended."""
+    """Describes a failed attempt for which no next one was decided on. `was_closed`:
+    the channel was closed when it ended."""
     code, trailers = final_status(call)
     why = "the channel was closed" if was_closed else "it had begun"
     refusal = find_refusal(trailers)
@@ -54,7 +54,8 @@ def has_failed(call: Any) -> bool:
 
 
 def ended_streams(attempt: Attempt, error: BaseException) -> tuple[str, ...]:
-    """A line on streams of ours that were ended, if the call may have waited."""
+    """A line on health streams that this client ended, if the call may have waited for
+    them."""
     if not isinstance(error, grpc.aio.AioRpcError):
         return ()
     if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:

@@ -13,13 +13,13 @@ CLOSED = grpc.ChannelConnectivity.SHUTDOWN
 
 
 class InnerMethod(NamedTuple):
-    """What a call on one channel is made by.
+    """Makes the calls of one method on one inner channel.
 
     `begin` takes a message, or an iterator, and a call's options by name.
-    `siblings` are the calls that the channel ends when it closes. `direct` is for a
-    direct call: its class, and what grpc.aio's call takes of its method, also for a
-    call that is measured. None: the call is made by `begin`, and wrapped. `arguments`
-    are those of a stream's method, if we make its calls.
+    `siblings` are the calls that the channel ends when it closes. `direct` makes a
+    direct call: the class, its arguments of the method, and the same for a call whose
+    messages are measured. None: the call is made by `begin`, and wrapped. `arguments`
+    are those of a streaming method whose calls are made by `own_streams`.
     """
 
     begin: Any
@@ -29,13 +29,13 @@ class InnerMethod(NamedTuple):
 
 
 class InnerMethods(dict[grpc.aio.Channel, InnerMethod]):
-    """Makes calls of one method, by the channel that they go over. An entry is made
-    when it is first looked up.
+    """The `InnerMethod` of one method for each inner channel, made when it is first
+    looked up.
 
-    A dict, as the lookup is on the way of every call and then takes no frame. Owned by
-    a stub's method, which it does not know: a circle of the two would keep the channel
-    until a garbage collection. `is_wrapped`: its calls always use
-    the wrapper. `awaited` are direct calls that are over and measure their response.
+    It is a dict because every call looks it up, and a dict's own lookup takes no frame.
+    Owned by a stub's method, to which it has no reference: a cycle of the two would
+    keep the channel until a garbage collection. `is_wrapped`: all its calls use the
+    wrapper. `awaited` are direct calls that are over and measure their response.
     """
 
     is_wrapped = False

@@ -116,8 +116,8 @@ class ResumableStreams:
         picker: object,
         on_loop: Callable[..., None],
     ) -> None:
-        """`picker` is the channel's, which may know the homes of keys. `on_loop` does
-        what another thread asks for. Made in the loop's thread."""
+        """`picker` is the channel's, which may know the homes of keys. `on_loop` calls
+        a function on the loop's thread, in which this is made."""
         config, rng = context.config, context.rng
         self.picker = FewestStreams(rng, config.slow_start, self._own)
         self.count = self.asked = 0
@@ -142,7 +142,7 @@ class ResumableStreams:
         self._look = Alarm(context.tasks, self._look_at_all)
 
     def serve(self, picker: object) -> None:
-        """Another picker is the channel's from now on."""
+        """Uses this picker of the channel from now on."""
         self._home_of = home_of(picker)
         if self._home_of is None:
             self._bound.clear()
