@@ -1,8 +1,8 @@
 """Maps an attempt's status and trailers to its outcome, and says what may be retried.
 
-An `Ending` is all that was heard: the status, and what the server's trailers say. From
-it come the `Outcome`, which the balancer and its throttle learn from, and whether the
-call may be sent again; when and how often is for `retry` to say.
+An `Ending` has all that was received: the status, and what the server's trailers say.
+It gives the `Outcome`, which the balancer and its throttle learn from, and tells
+whether the call may be sent again. When and how often is decided in `retry`.
 """
 
 from typing import NamedTuple
@@ -33,8 +33,8 @@ VERDICTS = {number: _NOT_SERVED.get(number, SERVED) for number in STATUSES}
 class Ending(NamedTuple):
     """How an attempt ended: the number of its status, and what the server said.
 
-    `pushback` in seconds: wait that long; negative: never. `is_cut_off`: a server that
-    has too much ended it without a word; it may have been executed.
+    `pushback` is as in `retry.Failure`. `is_cut_off`: an overloaded server ended the
+    attempt without an answer; it may have been executed.
     """
 
     code: int
@@ -58,15 +58,15 @@ class Ending(NamedTuple):
         return self.refusal is Refusal.DECLINED and self.code == UNAVAILABLE
 
     def outcome(self, latency: float) -> Outcome:
-        """What the attempt teaches; whose the status is, is for the caller to add."""
+        """What is learned from the attempt; its caller corrects `is_answer`."""
         code, report, refusal, _, is_cut_off = self
         if self.is_declined():
             return Outcome(DECLINED, latency, report, None, False)
         verdict = VERDICTS[code]
         if is_cut_off:
-            # The server could not say it, and means it.
+            # What the server would have said if it had answered.
             return Outcome(REJECTED, latency, report, Refusal.OVERLOADED, False)
         if refusal is None or not (code == UNAVAILABLE or verdict is REJECTED):
             return Outcome(verdict, latency, report)
-        # To be refused for too much, or for a quota, says nothing against a backend.
+        # A refusal for load, or for a quota, is no failure of the backend.
         return Outcome(REJECTED, latency, report, refusal, False)

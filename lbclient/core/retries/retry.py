@@ -1,13 +1,13 @@
 """Whether a failed attempt is retried, and when. A budget prevents retry storms.
 
-Three bounds, each for its own reason. Three attempts a request: one that met three
-overloaded tasks would meet a fourth. A tenth of a client's requests may be retries: a
-fleet that refuses all gets 1.1 times the load, not three times. And whoever refuses may
-say that retrying is in vain. SRE book, ch. 21, "Deciding to Retry"; pushback is that of
-gRFC A6.
+There are three bounds. A request has three attempts: after three overloaded tasks it
+would meet a fourth. A tenth of a client's requests may be retries: a fleet that refuses
+everything then gets 1.1 times the load, not three times. And a server that refuses a
+request may say that retrying is in vain. SRE book, ch. 21, "Deciding to Retry"; the
+pushback is that of gRFC A6.
 
-A request that no backend has seen is sent again as if for the first time; where there
-is no other backend, from the second time on after a pause.
+A request that no backend has seen is sent again (a "resend") at once; if there is no
+other backend, from the second resend on after a pause.
 """
 
 import re
@@ -23,8 +23,8 @@ ATTEMPTS = 3  # SRE book, ch. 21
 RATIO = 0.1  # likewise: retries a request
 # Retries at once after a time without any. Ours: ten of those in flight on one backend.
 BURST = 10
-# Ours: a backend or two may go while a request is on its way to them; where five went
-# it is the client that cannot reach anybody.
+# Ours: a backend or two may go while a request is on its way to them; if five are gone
+# the client probably cannot reach any.
 RESENDS = 5
 # Seconds, where there is no other backend to go to: enough for a queue to shrink, and
 # for a connection that has few streams to have one again.
@@ -40,7 +40,8 @@ FINAL_REFUSALS = {
 
 
 class Failure(NamedTuple):
-    """How an attempt failed. `pushback` in seconds: wait that long; negative: never.
+    """How an attempt failed. `pushback` is the pause before a retry that the server
+    asks for, in seconds; negative: no retry.
 
     With neither refusal nor answer it may have been executed, or be executing still.
     """
@@ -62,12 +63,13 @@ class Failure(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """Seconds to wait before the next attempt, None for no more; and why.
+    """What follows a failed attempt, and the reason in words.
 
-    It is a resend where no backend has seen the request, else a retry; `attempt` is the
-    retry's number, from 1. `is_left_to_other`: no next attempt is due, as the other of
-    two is in flight or has answered. It `is_declined` where the backend wanted another
-    pick first: no resend, and no retry.
+    `delay` is the pause before the next attempt in seconds, None: there is none. The
+    next attempt is a resend if no backend has seen the request, else a retry, with the
+    number `attempt` from 1. `is_left_to_other`: the call has another attempt, which is
+    in flight or has answered. `is_declined`: the backend wanted another pick first; the
+    next attempt is neither a resend nor a retry.
     """
 
     delay: float | None
@@ -86,10 +88,10 @@ class Decision(NamedTuple):
 
 
 class Budget:
-    """The retries of one client, in requests: each brings 1, a retry takes 1 / ratio.
+    """The retry budget of one client: each request adds 1, a retry takes 1 / ratio.
 
-    A bucket, not a window: its bound holds over any stretch of time whatever, and it
-    needs no clock. Empty at first, so of any n first requests at most n * ratio are
+    It is a bucket, not a window: the bound holds over any stretch of time, and no clock
+    is needed. It is empty at first, so of the first n requests at most n * ratio are
     retried, rounded up: it may be overdrawn by one retry, or a client that makes few
     requests would never have one.
     """
@@ -121,10 +123,10 @@ class Budget:
 
 
 class Retry:
-    """The attempts of one request. Owned by its call.
+    """Decides on the later attempts of one request. Owned by its call.
 
-    `attempt` is the number of the attempt that is due, from 0: what goes on the wire.
-    `is_idempotent` is asked of what may have been executed, and nothing else.
+    `attempt` is the number of the attempt that is due, from 0, as on the wire.
+    `is_idempotent` is called only if the request may have been executed.
     """
 
     __slots__ = (
@@ -209,8 +211,8 @@ class Retry:
             return 0.0, "at once"
         most = min(PAUSE * 2**pauses, LONGEST_PAUSE)
         if not failure.is_sent and left is not None:
-            most = min(most, left / 2)  # a pause alone ends no call that can be sent
-        pause = self._rng.uniform(0.0, most)  # all of it chance: nobody comes in step
+            most = min(most, left / 2)  # a pause alone must not use it up
+        pause = self._rng.uniform(0.0, most)  # full jitter: no client in step
         return pause, f"after {pause:.3f} s, as there is no other backend"
 
     def __repr__(self) -> str:
@@ -221,7 +223,7 @@ class Retry:
 class RetryPolicy:
     """What the requests of one channel share for their retries: above all the budget.
 
-    `attempts` is as in `max_attempts`. `is_idempotent` is asked of a method's path.
+    `attempts` is as `told` of `max_attempts`. `is_idempotent` takes a method's path.
     """
 
     __slots__ = ("_attempts", "_budget", "_deposited", "_is_idempotent", "_rng")

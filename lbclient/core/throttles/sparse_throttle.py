@@ -1,14 +1,15 @@
 """The throttle of clients that send too few requests to judge by these alone.
 
-It is the equation of `throttle`, with the share that backends say they refuse in place
-of the client's own outcomes: what accepts are to requests, one less that share is to
-what this client sends. So the share of its requests that it sends goes, each `PERIOD`,
-to K * (1 - refused) times what it was. All clients hear the same, so they need no
-evidence of their own; who is never refused need not listen.
+It is the equation of `throttle`, where the client's own outcomes are replaced by the
+share of requests that backends say they refuse: 1 - refused stands for accepts divided
+by requests. So in each `PERIOD` the share of requests that the client sends is
+multiplied by K * (1 - refused). All clients hear the same, so they need no evidence of
+their own. A client that is never refused need not listen.
 
-It acts on news only: a client that hears of its backends once a minute would otherwise
-correct the same error many times over. What is no news is the way back: once backends
-say that they refuse hardly anything, what is sent grows until a report says otherwise.
+The share falls only with a new report: a client that hears of its backends once a
+minute would otherwise correct the same error many times over. It rises without one:
+once backends say that they refuse hardly anything, the share grows until a report says
+otherwise.
 """
 
 from collections.abc import Callable, Iterable
@@ -35,7 +36,7 @@ class SparseThrottle:
     """Throttles one criticality of a client that sends little. Owned by its history,
     which asks it about each request.
 
-    `refused` is what backends said last, their mean; None: none of them tells.
+    `refused` is the mean share that backends last said they refuse; None: none says it.
     """
 
     __slots__ = ("_criticality", "_grown_at", "_heard_at", "_k", "_loads", "_random",
@@ -54,12 +55,13 @@ class SparseThrottle:
         self._grown_at: float | None = None  # None: it does not grow
 
     def hears(self, now: float) -> bool:
-        """Listens, and returns whether backends tell. `admits` only where they do."""
+        """Reads the newest reports, and returns whether backends tell what they refuse.
+        Only then call `admits`."""
         self._listen()
         return self.is_told(now)
 
     def is_told(self, now: float) -> bool:
-        """Whether backends told by the last request. Changes nothing."""
+        """Whether backends told what they refuse, as last read. Changes nothing."""
         return now - self._heard_at < FORGET
 
     def admits(self, now: float) -> bool:

@@ -30,8 +30,8 @@ from lbclient.core.throttles.sparse_throttle import Loads, SparseThrottle
 K = 2.0  # SRE book, ch. 21: lower spares backends, higher notices recovery sooner
 WINDOW = 120.0  # seconds; likewise
 INACTIVE_BELOW = 3.0  # requests a second: fewer tell too little of the backends
-# So many a second go out whatever is refused: else after two minutes of nothing but
-# refusals it would be one in two minutes, and who asks so seldom learns nothing.
+# Requests a second that are sent however many are refused: else, after two minutes of
+# nothing but refusals, one would be sent in two minutes, and teach next to nothing.
 PROBES = 0.5
 
 # Odds are logarithms. 56 requests accepted in a row are enough where K is 1.1, 8 where
@@ -70,11 +70,13 @@ HERE, THERE, ACCEPTED = range(3)  # refused here, refused there, accepted
 class Throttle:
     """A channel's throttle, with a history for each criticality. Never waits.
 
-    `admits` before a request is sent; if it is, `observe` once, when its fate is known.
+    Call `admits` before a request is sent and, if it is sent, `observe` once when its
+    outcome is known.
     """
 
     def __init__(self, rng: Random, k: float = K, loads: Loads | None = None) -> None:
-        """`loads` of the backends; without them who sends little is not throttled."""
+        """`loads` returns the load of each ready backend; without it a client that
+        sends little is not throttled."""
         self.k = k
         self._demand = demand = FallenDemand(k)
         self._histories = [
@@ -175,7 +177,8 @@ class _History:
         return False
 
     def _lets_out(self, there: int, accepted: int, requests: int, now: float) -> bool:
-        """Whether chance, by what the window has or by what backends tell, does."""
+        """Draws whether the request is sent, with odds by this client's own outcomes
+        or, if these are few, by what backends say they refuse."""
         if requests < TOLD:
             sparse = self.sparse
             if sparse and sparse.hears(now):

@@ -32,21 +32,22 @@ class HeldBack(NamedTuple):
 
 class Throttling:
     """Holds back requests that backends refuse, and requests beyond a quota. Owned by a
-    balancer, which calls `refusal` before a call is sent and `finish` after an attempt.
+    balancer, which calls `refusal` before a call is sent and `observe` after an
+    attempt. Its fields are only read by others.
 
     While `is_active` is False nothing is held back, and `refusal` need not be called.
-    If `is_on` is False nothing ever is, and `finish` need not be called either. While
-    `has_customers` is False only a refusal for a quota needs its customer. `throttled`
-    counts the requests held back for overload, not those beyond a quota. Only read
-    them.
+    If `is_on` is False nothing ever is, and `observe` need not be called either. While
+    `has_customers` is False the customer matters only of an attempt that was refused
+    for a quota. `throttled` counts the requests held back for overload, not those
+    beyond a quota.
     """
 
     def __init__(self, rng: Random, k: float, loads: Loads) -> None:
-        """`k` is that of `Throttle`; 0.0 switches throttling off. `loads` returns those
-        of the backends that are ready."""
+        """`k` is that of `Throttle`; 0.0 switches throttling off. `loads` returns the
+        load of each ready backend."""
         self.is_on = k > 0.0
         self.is_active = False
-        self.has_customers = False  # out of quota of late
+        self.has_customers = False  # that were refused for their quota lately
         self.throttled = 0
         self._rng = rng
         self._k = k
@@ -58,7 +59,8 @@ class Throttling:
     def refusal(
         self, criticality: Criticality, customer: str, now: float
     ) -> HeldBack | None:
-        """Why a request should not be sent. Quotas count only with a `customer`."""
+        """Why a request should not be sent; None: it should. An empty `customer` has no
+        quota."""
         own, customers = self._own, self._customers
         if own is not None and not own.admits(criticality, now):
             self.throttled += 1
@@ -81,7 +83,7 @@ class Throttling:
         refusal = outcome.refusal
         if self._own is not None or (refusal is not None and refusal is not QUOTA):
             self._weigh(criticality, weighed(outcome), now)
-        # Who names no customer may be any of them.
+        # Without a name the request may be any customer's.
         if customer and (self._customers is not None or refusal is QUOTA):
             verdict = weighed_for_customer(outcome)
             self._weigh_customer(customer, criticality, verdict, now)
