@@ -1,13 +1,15 @@
-"""What each customer may use: CPU seconds a second, of the fleet, by criticality.
+"""What each customer may use of the fleet: CPU seconds per second, by criticality.
 
-Not requests: what one costs differs by customer and by day. A customer who wants more
-than the limit gets the limit's worth, the most critical first; nobody else notices.
-Limits may add up to more than there is. SRE book, ch. 21, "Per-Customer Limits".
+Limits are not in requests, as the cost of a request differs by customer and by day. A
+customer that wants more than its limit gets as much as the limit, its most critical
+requests first; other customers are not affected. Limits may add up to more than the
+capacity. SRE book, ch. 21, "Per-Customer Limits".
 
-A task knows what it gave; from what all tasks gave, `allot` says what each may give.
-Names come from the network: who is listed has an account for good, others as
-`quota_accounts` has it, and names that are too long or cannot be printed
-share one with those who give none.
+A task knows what each customer used of it. From what customers used of all tasks
+`allot` computes which part of a limit each task may serve. Names of customers come from
+the network. Those that are listed have an account for good, others as long as
+`quota_accounts` keeps it. Names that are too long or cannot be printed share one
+account with requests that name no customer.
 """
 
 from collections.abc import Collection, Mapping
@@ -20,18 +22,18 @@ from lbclient.core.quotas.quota_accounts import AccountTable
 from lbclient.core.refusal import Refusal
 from lbclient.core.text import is_printable
 
-OTHERS = ""  # the account of whoever has none of their own
+OTHERS = ""  # the account of customers that have none of their own
 
 LONGEST = 100  # characters of a name with an account
 TOTAL = "total"  # beside limits by criticality, what all requests may use
 HIGHEST = 1_000_000  # CPU seconds a second; what is more is a mistake
 
 INTERVAL = 1.0  # seconds between exchanges; ours: a fifth of `AccountTuning.smoothing`
-RESERVE = 0.1  # of a limit, in equal parts for tasks that give nothing yet
-HOLD = 60.0  # seconds that the fleet's last word is believed
+RESERVE = 0.1  # of a limit, in equal parts for tasks that serve none of it yet
+HOLD = 60.0  # seconds for which shares hold after the last exchange
 
 Room = tuple[float, ...]
-"""By criticality, what requests of that one and all above may use together."""
+"""By criticality, what requests of it and of all higher ones may use together."""
 
 
 def is_name(customer: str) -> bool:
@@ -93,8 +95,6 @@ def rooms(quotas: object) -> dict[str, Room]:
 def limits(field: str, limit: object) -> Room:
     """Parses the limit of one customer, or the default limit.
 
-    Raises ConfigError.
-
     >>> limits("default_quota", 2.0)
     (2.0, 2.0, 2.0, 2.0)
 
@@ -135,11 +135,12 @@ def cpu_seconds(field: str, value: object) -> float:
 
 
 def allot(limit: float, own: float, total: float, tasks: int) -> float:
-    """What share of a customer's limit this task may give, of so many tasks.
+    """The share of a customer's limit that this task may serve, one of so many `tasks`.
 
-    It gave `own` of the `total` lately. The shares of all make 1. Below the limit each
-    may give what it gives and an equal part of what is left; at the limit a part as
-    large as it gave, but for a reserve.
+    `total` is what the customer used lately of all tasks, `own` what it used of this
+    one. The shares of all tasks add up to 1. Below the limit a task may serve what it
+    does and an equal part of what is left. At the limit its share is `own / total`, but
+    for a reserve.
 
     >>> allot(4.0, 2.0, 2.0, 2), allot(4.0, 0.0, 2.0, 2)
     (0.75, 0.25)
@@ -159,8 +160,8 @@ class Quota:
     """The accounts of one task. Owned by its server.
 
     `limits` are of the whole fleet; `default` is that of each customer who is not among
-    them. Without a word of the fleet for `HOLD` seconds each customer gets `fallback`
-    of the limit here.
+    them. If there was no exchange for `HOLD` seconds, each customer gets the share
+    `fallback` of its limit on this task.
     """
 
     def __init__(
@@ -189,7 +190,7 @@ class Quota:
         if now >= account.looks_at:
             limit = self._limits.get(name, self._default)
             share = self._share(name, now)
-            # A customer who has just come costs what the others do, until it is known.
+            # The requests of a new customer are taken to cost what others' cost.
             mean = self._all.update(now)
             # No share of what has no limit is one: 0 times infinity is no number.
             parts = [one * share if one < inf else inf for one in limit]
@@ -197,13 +198,13 @@ class Quota:
         return Refusal.QUOTA if account.refuses(criticality, now) else None
 
     def is_used_up(self, customer: str, criticality: Criticality, now: float) -> bool:
-        """Whether a customer that has an account has used up its limit, as of what has
-        come so far."""
+        """Whether a customer that has an account has used up its limit, by the requests
+        that have arrived so far."""
         account = self._opened(customer)
         return account is not None and account.is_used_up(criticality, now)
 
     def drop(self, customer: str, criticality: Criticality, now: float) -> None:
-        """Counts a request that has come, and that nobody asks for."""
+        """Counts a request that arrived and was dropped without a call of `refuses`."""
         account = self._opened(customer)
         if account is not None:
             account.arrive(criticality, now)
@@ -234,7 +235,7 @@ class Quota:
         return self.admit(customer, criticality, now)
 
     def usage(self, now: float) -> dict[str, float]:
-        """Recent CPU seconds a second by account, for whoever calls `allot`."""
+        """Recent CPU seconds per second by account, the argument `own` of `allot`."""
         accounts = {**self._known, **self._accounts}
         used = {name: account.usage(now) for name, account in accounts.items()}
         for name, cpu in self._unlisted.leavings(now):
@@ -242,7 +243,7 @@ class Quota:
         return used
 
     def take(self, shares: Mapping[str, float], now: float) -> None:
-        """Takes the shares of the customers' limits that this task may give."""
+        """Takes the shares of the customers' limits that this task may serve."""
         self._shares = shares
         self._taken_at = now
 
