@@ -51,13 +51,13 @@ class Idleness:
         self._rest.looks.append(self._look_again)
         self._prober: Prober | None = None
 
-    # --- who is away ----------------------------------------------------------
+    # --- backends without a connection ----------------------------------------
 
     def prober(self) -> Prober:
-        """The channel's one, made when a backend first wants it."""
+        """The channel's prober, made when a backend first wants it."""
         if self._prober is None:
             secret = self._config.udp_secret
-            # Nobody may guess nonces.
+            # The system's randomness: nobody may guess nonces.
             self._prober = Prober(SystemRandom(), secret, self._gap)
         return self._prober
 
@@ -65,12 +65,13 @@ class Idleness:
         return self._demand.gap(self._clock())
 
     def update(self, backend: "Backend") -> None:
-        """Something about it changed."""
+        """Takes the present state of a backend, which may have changed."""
         if self._pool.has(backend):
             self.waking.update(backend)
 
     def forget(self, backend: "Backend") -> None:
-        """Wakes a backend no more that drains. It is looked at until it is closed."""
+        """The backend drains: it is not woken any more, and looked at until it is
+        closed."""
         self.waking.forget(backend)
         self.look_soon()
 
@@ -82,11 +83,12 @@ class Idleness:
     # --- what they are used for -----------------------------------------------
 
     def look_soon(self) -> None:
-        """Looks now and then what the connections are used for, while there are any."""
+        """Looks at intervals how much the connections are used, while there are any."""
         self._look.set_unless_sooner(self._config.health_interval / 2)
 
     def _look_at_use(self, is_called: bool = False) -> None:
-        """`is_called`: a call is about to begin, which is not counted yet."""
+        """Reviews all connections, closes or opens some, and sets the time of the next
+        look. `is_called`: a call is about to begin, which is not counted yet."""
         now = self._clock()
         nodes = self._pool.nodes
         present = [node for node in nodes.values() if not node.lifecycle.is_away()]
@@ -106,8 +108,8 @@ class Idleness:
             self._look_when_due(present, now)
 
     def _look_when_due(self, present: list["Backend"], now: float) -> None:
-        """Nobody calls: looks again when a connection is idle, and otherwise with the
-        next call, before it is sent."""
+        """Lets the channel rest, as nobody calls. The next look comes when a connection
+        has been idle for long, or just before the next call is sent."""
         self._rest.begin()
         if idle_after := self._config.idle_after:
             idle = (backend.attention.used_at + idle_after for backend in present)
@@ -116,7 +118,8 @@ class Idleness:
             self._look.set(max(pause, self._config.health_interval / 2))
 
     def _follow_demand(self, present: list["Backend"], calls: int, now: float) -> None:
-        """Ends connections that nobody needs, opens some that calls are worth."""
+        """Closes connections that the call rate does not justify, or opens some that it
+        does."""
         least, most = self._demand.worth(calls, now)
         if len(present) < least:
             self.waking.wake_slowly(least - len(present))
@@ -134,6 +137,7 @@ class Idleness:
             self.waking.update(backend)
 
     def _look_again(self) -> None:
+        """A call ends the channel's rest."""
         self.look_soon()  # even if this look fails
         self._look_at_use(is_called=True)
 

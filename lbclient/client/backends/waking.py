@@ -51,7 +51,7 @@ class Waking:
     # --- what happened ----------------------------------------------------------
 
     def update(self, backend: "Backend") -> None:
-        """Something about it changed."""
+        """Takes the present state of a backend, which may have changed."""
         if backend.lifecycle.is_away():
             self.away[backend] = None
         elif self.away:
@@ -88,26 +88,24 @@ class Waking:
             self._patience.set_unless_sooner(WAKE_NEXT)
 
     def _wake_more(self) -> None:
-        """Wakes another: a backend that neither answers nor refuses must not keep calls
-        waiting."""
+        """Wakes another backend, as none that was woken has connected or failed yet and
+        calls wait."""
         if self._waiting and not self._has_ready():
             self.wake(1)
             self._patience.set(WAKE_NEXT)
 
     def wake(self, count: int) -> None:
+        """Reconnects so many backends, the best ones first."""
         for backend in self._best(count):
-            self._want(backend)
-
-    def wake_one(self, backend: "Backend") -> None:
-        """A call would go to this one, which goes elsewhere meanwhile."""
-        self._want(backend)
+            self.wake_one(backend)
 
     def wake_slowly(self, count: int) -> None:
-        """A few in each turn of the loop: no call waits for them."""
+        """As `wake`, a few in each turn of the loop: no call waits for them."""
         for backend in self._best(count):
-            self._turns.do(partial(self._want, backend))
+            self._turns.do(partial(self.wake_one, backend))
 
-    def _want(self, backend: "Backend") -> None:
+    def wake_one(self, backend: "Backend") -> None:
+        """Reconnects this backend, if it has no connection on purpose."""
         if backend in self.away:
             backend.connect()
             self.update(backend)
