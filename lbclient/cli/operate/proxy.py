@@ -23,6 +23,7 @@ from lbclient import metrics
 from lbclient.admin.http import HttpRequest, HttpResponse, Site
 from lbclient.cli.numbers import whole
 from lbclient.cli.operate.peer import CERTIFICATE, pair, pem
+from lbclient.cli.operate.task_site import port_of, served
 from lbclient.client.factory import insecure_channel, secure_channel
 from lbclient.client.kinds import is_channel
 from lbclient.config import ChannelConfig, ServerConfig, find_setting
@@ -261,17 +262,9 @@ async def metrics_at(port: int | str | None, host: str) -> AsyncIterator[None]:
     if port is None:
         yield
         return
-    if not isinstance(port, int) or not 0 < port < 65536:
-        raise ConfigError("metrics", port, "a port, 1 to 65535")
     site = Site({"/metrics": exposition, "/": exposition}, names=None)
-    try:
-        await site.open(host.strip("[]"), port)
-    except OSError as error:
-        raise RuntimeError(f"no metrics on {host}:{port}: {error}") from error
-    try:
+    async with served("metrics", site, host, port_of("metrics", port)):
         yield
-    finally:
-        await site.close()
 
 
 def exposition(request: HttpRequest) -> HttpResponse:

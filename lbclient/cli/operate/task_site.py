@@ -1,4 +1,4 @@
-"""Serves HTTP from the supervisor of a task of workers: its metrics, or its page."""
+"""Serves HTTP beside a server that a command runs: its metrics, or its page."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
