@@ -1,11 +1,11 @@
 """Connects to the backends of keys that are outside of the channel's subset.
 
-A picker that knows keys says whom it wants. They are the pool's guests: connected on
-demand, up to `max_connections` with the subset, and closed once they have had no call
-for `idle_after`. Where there is no room for another, the guest without a call for
-longest makes it, if that is at least `STAY`: keys that take turns must not open
-connections all the time. Fleets of more than `MOST_MEMBERS`, and those whose tasks have
-workers, have no guests: keys stay within the subset.
+A `ReachingPicker` names the endpoints that it wants. These are the pool's guests: they
+are connected on demand, up to `max_connections` with the subset, and closed once they
+have had no call for `idle_after`. If there is no room, a new guest replaces the one
+that has had no call for longest, if that is at least `STAY`: keys that take turns must
+not open connections all the time. Fleets of more than `MOST_MEMBERS`, and those whose
+tasks have workers, have no guests: keys stay within the subset.
 """
 
 from math import inf
@@ -16,7 +16,8 @@ from lbclient.client.backends.connections import Connections
 from lbclient.client.backends.waking import Waking
 from lbclient.client.channel_context import ChannelContext
 from lbclient.core.model import Endpoint, Endpoints, State
-from lbclient.core.routing.keyed_picks import Reaching, reaching
+from lbclient.core.protocols import ReachingPicker
+from lbclient.core.routing.keyed_picks import reaching
 
 STAY = 30.0  # seconds; ours: some picks go elsewhere meanwhile, and none fails
 SOON = 0.01  # seconds, in which wishes are collected
@@ -25,7 +26,7 @@ LOOKS = 4  # at the use of guests, while one that has no call stays
 
 
 class Guest:
-    """What is known of the use of a backend that was invited."""
+    """When a backend that was invited last had calls."""
 
     __slots__ = ("started", "used_at")
 
@@ -63,17 +64,17 @@ class KeyGuests:
         self.serve(picker)
 
     def serve(self, picker: object) -> None:
-        """Connects whom this picker wants from now on, and nobody that another did."""
-        self._known: Endpoints | None = None  # by the picker
-        self._listed: frozenset[str] = frozenset()  # addresses of these
+        """Connects what this picker wants from now on, and closes all other guests."""
+        self._known: Endpoints | None = None  # what the picker was told last
+        self._listed: frozenset[str] = frozenset()  # their addresses
         self._wanted.clear()
-        self._picker: Reaching | None = reaching(picker)
+        self._picker: ReachingPicker | None = reaching(picker)
         if self._picker is not None:
             self._picker.want = self._want
         self._leave_all()
 
     def follow(self) -> None:
-        """Tells the picker of all members, if there are others than the subset's."""
+        """Tells the picker of all members, if the subset does not have them all."""
         if self._picker is None:
             return
         found = self._pool.members if self._may_have_guests() else ()

@@ -1,11 +1,13 @@
-"""Adapts pickers that see each call, such as those by key, to `Picker.pick`."""
+"""Finds out what else a picker can do, and lets one that sees calls be any `Picker`.
+
+Each of these functions is for one protocol of `core.protocols`.
+"""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from lbclient.core.call_hints import CallHints
-from lbclient.core.model import Endpoint, Endpoints
-from lbclient.core.protocols import KeyedPicker, N
+from lbclient.core.protocols import KeyedPicker, N, ReachingPicker
 
 Answered = Callable[[CallHints, Any, float | None, float], None]
 """`protocols.LearningPicker.answered`."""
@@ -19,35 +21,27 @@ def sees_calls(picker: object) -> bool:
     return hasattr(picker, "pick_for")
 
 
-class Reaching(Protocol):
-    """The part of `protocols.ReachingPicker` that is about whom it cannot pick."""
-
-    want: Callable[[Endpoint], None]
-
-    def know(self, members: Endpoints) -> None: ...
-
-
-def reaching(picker: object) -> Reaching | None:
-    """A picker that wants backends beyond the subset; None: it does not."""
+def reaching(picker: object) -> ReachingPicker | None:
+    """The picker, if it wants connections to backends outside of the subset."""
     is_reaching = callable(getattr(picker, "know", None))
-    return cast(Reaching, picker) if is_reaching else None
+    return cast(ReachingPicker, picker) if is_reaching else None
 
 
 def answered_by(picker: object) -> Answered | None:
-    """What a picker is told by how soon a call was answered; None: it does not want to
-    know."""
+    """A picker's `answered`; None: it does not want to know of answers."""
     found: Answered | None = getattr(picker, "answered", None)
     return found if callable(found) else None
 
 
 def home_of(picker: object) -> HomeOf | None:
-    """Where a picker would have a call's key; None: its keys have no home."""
+    """A picker's `home_of`; None: its keys have no home."""
     found: HomeOf | None = getattr(picker, "home_of", None)
     return found if callable(found) else None
 
 
 class PickerForCall:
-    """A keyed picker, for one call: what takes a picker need not know of calls."""
+    """A keyed picker for one call, as a `Picker`: whoever picks by it need not know of
+    the call."""
 
     __slots__ = ("_call", "picker")
 
