@@ -1,8 +1,8 @@
 """How much it matters that a request is served: four words, and who goes first.
 
 It is no latency class: a suggestion while somebody types is wanted at once or not at
-all, and is highly sheddable. It is set near the user and travels down with the call;
-whoever names none means CRITICAL. SRE book, ch. 21, "Criticality".
+all, and yet it is sheddable. Criticality is set near the user and travels down with the
+call; the default is CRITICAL. SRE book, ch. 21, "Criticality".
 """
 
 from collections.abc import Sequence
@@ -103,11 +103,11 @@ def current_or_default() -> Criticality:
 
 
 def shares(room: Sequence[float], demand: Sequence[float]) -> list[float]:
-    """The share of each demand that gets in when the highest goes first.
+    """The share of each demand that is admitted if the highest criticality goes first.
 
-    All three have a number for each criticality, lowest first. `room[c]` is what c and
-    all above it may take together, so it must not fall from one to the next. One that
-    gets less than all leaves nothing for those below.
+    Arguments and result have a number for each criticality, lowest first. `room[c]` is
+    what c and all higher ones may take together, so it must not fall from one to the
+    next. If a criticality is not admitted in full, lower ones are not admitted at all.
 
     >>> shares([1.0, 1.0, 1.0, 1.0], [12.0, 0.0, 0.5, 0.0])
     [0.041666666666666664, 1.0, 1.0, 1.0]

@@ -1,7 +1,7 @@
 """Streams that the application can end and open again elsewhere: `resumable`.
 
-The application says so around the call, and is told when the stream should move to
-another backend. Nothing is moved behind its back, and nothing goes on the wire.
+The application declares the stream around the call, and is told when it should move to
+another backend. Only the application moves it, and nothing goes on the wire.
 """
 
 from collections.abc import Callable
@@ -22,8 +22,8 @@ class resumable(Scope):
     A resumable stream goes to the backend with the fewest of them. `on_move` is called
     in the channel's event loop, once for each stream, when that stream should move to
     another backend: end it when it suits you, and open it again. `lbclient.resumed`
-    does so by itself. Calls with one request and one response are none of its business.
-    Raises ConfigError for what cannot be called.
+    does so by itself. It has no effect on calls with one request and one response.
+    Raises ConfigError if `on_move` cannot be called.
 
     >>> with resumable(print):
     ...     current() is print

@@ -1,7 +1,7 @@
-"""A context variable's value within a block: the base of `criticality`, `customer`.
+"""Sets a value around a block or function: the base of `criticality`, `customer`,
+`key` and `resumable`.
 
-`criticality` and `customer` are such values. They are kept in context variables, so
-tasks that start within the block have them, too.
+The value is in a context variable, so tasks that start within the block have it, too.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
@@ -23,9 +23,9 @@ _OVER: Final[Any] = object()
 class Scope:
     """Sets `_current` to `_value`, around a block or as a decorator.
 
-    A subclass has both variables of its own. `_before` holds what was before each block
-    that is entered, the innermost first. By context, not in the object: one may be
-    around many blocks, in tasks that overlap.
+    Each subclass has both variables of its own. `_before` holds the values from before
+    each block that was entered, the innermost first. It is a context variable, too, as
+    one object may be used around many blocks, in tasks that overlap.
     """
 
     _current: ClassVar[ContextVar[Any]]
@@ -45,7 +45,7 @@ class Scope:
         if isclass(function) or not callable(function):
             name = type(self).__name__
             raise TypeError(f"{name} decorates functions, not {function!r}")
-        # Each stays of its kind, by which grpc.aio tells handlers apart.
+        # The result is of the same kind, by which grpc.aio tells handlers apart.
         wrapped: Callable[..., object]
         if isasyncgenfunction(function):
             wrapped = self._async_generator(function)
@@ -73,8 +73,8 @@ class Scope:
 
         return call
 
-    # A generator runs in the context of who iterates, who must not notice: so around
-    # each step. Nothing can be sent into it.
+    # A generator's steps run in the context of whoever iterates, where the value must
+    # not stay: it is set around each step. Nothing can be sent into such a generator.
 
     def _generator(
         self, function: Callable[..., Generator[T, None, None]]

@@ -13,25 +13,26 @@ from random import Random
 from lbclient.core.backoff import Backoff
 from lbclient.core.counting.median import median
 
-# So many clients, in means, and so many more than the mean, are no crowd. After a
-# minute 200 clients of 305 backends have at most 1.22 times the mean. With 1.12 more
-# connections move, as clients differ in what they take for the mean.
+# A backend is crowded from this many times the mean number of clients on, and from this
+# many clients more than the mean. After a minute 200 clients of 305 backends have at
+# most 1.22 times the mean. With 1.12 more connections move, as clients differ in what
+# they take for the mean.
 SLACK, FEW = 1.17, 2.0
 
-# Whoever has fewer, in medians of the subset, has just started: clients are about to
-# come to it. By chance one of a hundred has as few.
+# Times the median of the subset: a backend with fewer clients has just started, and is
+# about to get more. By chance one of a hundred has as few.
 NEWCOMER = 0.4
 
-# Between two looks, of which each is at new reports. Longer after each look that finds
-# no crowd.
+# Seconds between two looks, each at new reports. Longer after each look that finds no
+# crowd.
 LOOKS = Backoff(2.0, 60.0, jitter=0.25)
-SOON = 1.0  # seconds until who left a crowd looks where it has come to
+SOON = 1.0  # seconds until a client that left a crowd looks at the backends instead
 
-# Backends that a client may leave for each that it connects to for another reason: a
-# resize opens less than half as many again, and then there is rest.
+# Backends that a client may leave for each one that it connects to for another reason:
+# so a resize opens less than half as many connections again.
 LEAVES = 0.3
 
-# So many it may leave beyond that, if it has come to them by leaving others.
+# Backends that it may leave beyond that, if it came to them by leaving others.
 DEBT = 2.0
 
 
@@ -77,13 +78,13 @@ class Crowding:
         most = _most(clients)
         crowded = {a: count for a, count in clients.items() if count > most}
         if not crowded:
-            # What was to be done is done, most probably.
+            # Most probably all crowds are gone.
             self._may_leave = min(self._may_leave, self._may_leave / 2.0)
             self._left = 0  # also where a replacement was connected all the time
             self._pause = LOOKS.longer(self._pause)
             return []
         self._pause = LOOKS.first
-        # If all left who know of a crowd nobody would stay.
+        # By chance: if all clients of a crowd left, it would have none.
         chance = self._rng.random
         leaving = [
             address
@@ -91,7 +92,7 @@ class Crowding:
             if address not in untried and chance() * count < count - most
         ]
         del leaving[max(0, int(self._may_leave + chance())) :]
-        # Who has just come to one by leaving another has made it larger, and goes.
+        # A crowd that this client has just joined by leaving another one it leaves.
         if self._may_leave > -DEBT:
             leaving += [address for address in crowded if address in untried]
         self._may_leave -= len(leaving)
