@@ -16,13 +16,13 @@ from lbclient.server.workers.messages import Ports, UsageHeard, UsageTold
 class Membership:
     """A worker's place in its task. Owned by the worker's process, which writes it.
 
-    `group` is the same number in all workers of the task. `own` are this worker's ports
-    by shared port, `count` is how many workers there are to be, `pids` are their
-    processes, `siblings` the ports of all that serve and `serving` how many do; 0 once
-    the task leaves. `period` is how many
-    seconds its server may take to leave, where it tells. `say_quiet` is called
-    once this one, which leaves, has no requests of clients that watch its health;
-    `is_all_quiet` is set when all that leave with it have said so.
+    `group` is one number for all workers of the task. `own` are this worker's own ports
+    by shared port. `count` is how many workers there are to be, and `pids` are their
+    processes. `siblings` are the ports of all workers that serve, and `serving` is how
+    many do; 0 once the task leaves. `period` is how many seconds the server may take to
+    leave, if known. `say_quiet` is called once this worker leaves and has no requests
+    of clients that watch its health; `is_all_quiet` is set when all workers that leave
+    with it have said so.
     """
 
     def __init__(self, number: int, group: int, slot: int, count: int = 1) -> None:
@@ -62,8 +62,9 @@ class Membership:
         return f"{host}:{own}"
 
     def agrees_to_goaway(self) -> bool:
-        """Called when GOAWAY is due for this worker; whether it is for all that leave
-        with it. So clients without health checks do not move from one to the next."""
+        """Called when GOAWAY is due for this worker. Returns whether it is due for all
+        workers that leave with it: else clients without health checks would move from
+        one of them to the next."""
         if not self._has_said:
             self._has_said = True
             self.say_quiet()
@@ -82,8 +83,8 @@ class Membership:
                 tell(self.group, siblings, serving)
 
     async def ask_usage(self, told: UsageTold) -> UsageHeard:
-        """Tells the supervisor what a server gave, and returns what all did. Waits
-        until it answers, or until it is cancelled."""
+        """Tells the supervisor what customers used of a server, and returns what they
+        used of all servers of the task. Waits for the answer until it is cancelled."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[UsageHeard] = loop.create_future()
         self._asked[told.server] = answer

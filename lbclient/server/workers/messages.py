@@ -1,8 +1,8 @@
-"""What a supervisor and its workers tell each other.
+"""The messages between a supervisor and its workers.
 
-Each message is whole. One that is lost, as its reader is frozen, is made good by the
-next of its kind where there is one: usage is told each second, ports at each change.
-The others are told once, and what they ask for then comes with the worker's period.
+Each message is complete in itself. A message is lost if its reader is frozen and the
+pipe is full. Usage is sent again each second, and ports at each change. The others are
+sent once: what a lost one asks for happens when the worker's period is over.
 """
 
 from collections.abc import Callable
@@ -16,18 +16,18 @@ MakeServer: TypeAlias = Callable[[], Any]
 coroutine function, or one that returns an asynchronous context manager for one."""
 
 Ports: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
-"""By shared port: the own port of each worker by its number, 0 where it does not serve
-now. So what one worker's end changes is its own place alone."""
+"""By shared port, the own port of each worker in the order of their numbers; 0 if that
+worker does not serve now. So the end of a worker changes only its own place."""
 
 
 class Assignment(NamedTuple):
     """What a worker is started with.
 
-    `number` stays with the worker's place, from 1. `group` is the same number in all
-    workers of the task. `slot` is free of other workers as long as it lives. `workers`
-    is how many there are to be. `address` is where all of them listen, besides what
-    `make_server` says; None: nowhere. `made` is called with the server,
-    `describe` when the supervisor asks for what a page shows of the process.
+    `number`, from 1, is that of the worker's place; a replacement gets the same.
+    `group` is one number for all workers of the task. `slot` is a number that no other
+    living worker has. `workers` is how many there are to be. `address` is where all of
+    them listen, besides the ports that `make_server` adds; None: nowhere. `made` is
+    called with the server, `describe` when the supervisor asks for a `Description`.
     """
 
     make_server: MakeServer | str
@@ -42,12 +42,15 @@ class Assignment(NamedTuple):
     describe: Callable[[], bytes] | None = None
 
 
-# --- of a worker ------------------------------------------------------------------
+# --- from a worker to its supervisor ----------------------------------------------
 
 
 class Ready(NamedTuple):
-    """It serves. `ports` are its own by shared port, `period` is how many seconds it
-    may take to leave, `listening` are the addresses that it shares."""
+    """The worker serves.
+
+    `ports` are pairs of a shared port and the worker's own port, `period` is how many
+    seconds it may take to leave, `listening` are the addresses that it shares.
+    """
 
     ports: tuple[tuple[int, int], ...]
     period: float
@@ -55,7 +58,7 @@ class Ready(NamedTuple):
 
 
 class ShownValue(str):
-    """How a value looked in the process that has it."""
+    """The `repr` of a value in the process that has it."""
 
     __slots__ = ()
 
@@ -64,8 +67,12 @@ class ShownValue(str):
 
 
 class WorkerFailed(NamedTuple):
-    """It has not come so far. `mistake` is the caller's, if it is one; errors of the
-    program's own classes do not travel."""
+    """The worker failed before it was ready.
+
+    `mistake` is the error if it is a ConfigError, without any object of the program's
+    own classes, which the supervisor cannot unpickle. `why` is the error's text, and
+    `story` its traceback.
+    """
 
     mistake: ConfigError | None
     why: str
@@ -73,16 +80,16 @@ class WorkerFailed(NamedTuple):
 
 
 class Leaving(NamedTuple):
-    """It was told to leave, by its supervisor or by somebody else."""
+    """The worker leaves, as its supervisor or somebody else asked it to."""
 
 
 class Quiet(NamedTuple):
-    """A leaving one: no client that watches its health calls any more."""
+    """The worker leaves, and no client that watches its health calls any more."""
 
 
 class UsageTold(NamedTuple):
-    """What one of its servers, with these limits, gave of late: CPU seconds a second,
-    by customer."""
+    """What customers used lately of one of the worker's servers, which has these
+    limits: CPU seconds per second, by customer."""
 
     limits: str
     server: str
@@ -90,17 +97,18 @@ class UsageTold(NamedTuple):
 
 
 class Description(NamedTuple):
-    """What a page shows of the process."""
+    """What the status page or a scrape shows of the worker's process."""
 
     data: bytes
 
 
-# --- to a worker ------------------------------------------------------------------
+# --- from the supervisor to a worker ----------------------------------------------
 
 
 class ServingPorts(NamedTuple):
-    """All workers that serve, itself included. `pids` are all processes of the task
-    but its supervisor. `serving` is how many serve; 0 once the task leaves."""
+    """The ports of all workers that serve, the receiver included. `pids` are all
+    processes of the task but its supervisor. `serving` is how many serve; 0 once the
+    task leaves."""
 
     ports: Ports
     pids: tuple[int, ...]
@@ -108,7 +116,7 @@ class ServingPorts(NamedTuple):
 
 
 class UsageHeard(NamedTuple):
-    """What so many servers of the task gave together."""
+    """What customers used lately of so many servers (`tasks`) of the task together."""
 
     server: str
     tasks: int
@@ -116,12 +124,12 @@ class UsageHeard(NamedTuple):
 
 
 class DescriptionWanted(NamedTuple):
-    """It is to send a description."""
+    """The worker is to send a `Description`."""
 
 
 class AllQuiet(NamedTuple):
-    """Every worker that leaves together with this one is quiet."""
+    """All workers that leave together with the receiver are `Quiet`."""
 
 
 class Hurry(NamedTuple):
-    """It is not to wait for its requests any more."""
+    """The worker is to stop without waiting for its requests."""
