@@ -1,7 +1,7 @@
-"""Statuses of gRPC by number, and what a status alone says of a backend.
+"""gRPC's statuses by number, and what a status alone says of a backend.
 
-A client does: `outliers` compares what several backends answer. There the statuses that
-this table calls served, or abandoned, are failures where a backend alone gives them.
+`outliers` corrects that by comparing backends: a status that counts as served or
+abandoned here is a failure there if only one backend gives it.
 """
 
 from grpc import StatusCode
@@ -24,7 +24,7 @@ STATUS_OF_NUMBER = {code.value[0]: code for code in StatusCode}
 
 
 def told_against(against: Against | Lateness) -> str:
-    """For people to read; counts fade, and so are rounded.
+    """Why a backend is ejected, in words. Counts are rounded, as they fade with time.
 
     >>> told_against(Against(12, 4.5, 4.5, 0.0, 211.9))
     'UNIMPLEMENTED to 5 of its last 5 calls, and to 0 of 212 of the other backends'

@@ -31,16 +31,16 @@ class UdpSession(NamedTuple):
 
 
 class Health(NamedTuple):
-    """What a `HealthReport` tells. `udp_port` 0: no health checks by UDP, or only with
-    a `udp_session`.
+    """What a `HealthReport`, or another server's health response, says.
 
-    `report_floor` is how many seconds are between two reports of a stream, at least.
-    `reason` is what a server that is not ours said, where that is not the state's name.
-    `clients` are connected to the task; None: it does not tell. `cost_rise`, too: by
-    what factor requests cost the task more than usual, compared with the fleet.
-    `own_utilization` is that of one of several workers, `task_cpu` of all of them over
-    the CPUs that the task may use; None: it told none.
-    Not `is_own`: it was told by grpc.health.v1, and who tells so owes no reports.
+    `udp_port` 0: there are no health checks by UDP, or only with a `udp_session`.
+    `report_floor` is the least number of seconds between two reports of a stream.
+    `reason` is what a server other than lbclient's said, if more than the state.
+    `clients` is the number of clients connected to the task. `cost_rise` is the factor
+    by which requests cost the task more than usual, compared with the fleet.
+    `own_utilization` is that of one of several workers, and `task_cpu` the CPU time of
+    all of them over the CPUs that the task may use. None means unknown. Not `is_own`:
+    it is a response of grpc.health.v1, whose servers owe no further reports.
     """
 
     state: TaskState
@@ -91,7 +91,7 @@ MOST_SHARED_PORTS, MOST_WORKERS = 8, 64  # of a task
 
 
 def _workers(message: health_pb2.Workers) -> ToldWorkers | None:
-    """None for what can be none: no group, too many, no ports."""
+    """None if it is invalid: without a group or own ports, or with too many."""
     ports = []
     for one in message.ports:
         own = tuple(one.own)
@@ -105,7 +105,7 @@ def _workers(message: health_pb2.Workers) -> ToldWorkers | None:
 
 
 def _udp_session(message: health_pb2.UdpSession) -> UdpSession | None:
-    """None where there is none, or what cannot be one."""
+    """None if there is none, or it is invalid."""
     is_sound = 0 < message.port < 2**16 and message.id
     if not is_sound or not SEAL_SIZE <= len(message.secret) <= LONGEST_SECRET:
         return None

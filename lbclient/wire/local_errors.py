@@ -1,4 +1,4 @@
-"""Errors of calls that fail in the client, with no answer of a backend."""
+"""Errors of calls that fail in the client, without an answer of a backend."""
 
 from typing import Self
 
@@ -21,8 +21,8 @@ class LocalRpcError(LbError, grpc.aio.AioRpcError):
 class NoBackend(LocalRpcError):
     """No backend could take the call: the fleet's or the network's fault.
 
-    The call was not sent, or nobody took it. The details say how many backends are in
-    which state.
+    The call was not sent, or no backend accepted it. The details say how many backends
+    are in which state.
     """
 
     REASON = "no-backend"
@@ -31,8 +31,8 @@ class NoBackend(LocalRpcError):
 class BackendsFull(LocalRpcError):
     """Every backend is at `active_limit`, or too many calls wait already.
 
-    The call was not sent; where that happens to a retry, the call ends with the error
-    of its last attempt instead. More backends, or fewer calls at once, are the cure.
+    The call was not sent. If that happens to a retry, the call ends with the error of
+    its last attempt instead. Run more backends, or send fewer calls at a time.
     """
 
     CODE = grpc.StatusCode.RESOURCE_EXHAUSTED

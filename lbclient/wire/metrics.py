@@ -5,15 +5,15 @@ from math import inf
 
 from lbclient.v1 import load_pb2
 
-# Names in a report; of one that has more none is read, as which ones were left out
-# would be chance. And characters of a name, with that of its field.
-MOST = 100  # names; lbclient's servers tell 16, and others may tell more
-LONGEST = 100  # characters; lbclient's servers use 40 for a name
+# Names in a report. Of a report with more none is read: which ones would be left out
+# would be chance. lbclient's servers send 16.
+MOST = 100
+LONGEST = 100  # characters of a name with its field; lbclient's servers use 40
 
 
 class Metrics(Mapping[str, float]):
-    """Reads a message when it is first asked, as to read maps takes longer than all
-    else in a report, and few channels ask."""
+    """Reads the message when a metric is first asked for: to read maps takes longer
+    than all else in a report, and few channels ask."""
 
     __slots__ = ("_found", "_message")
 
@@ -23,7 +23,7 @@ class Metrics(Mapping[str, float]):
 
     def read(self) -> dict[str, float]:
         message = self._message
-        if message is not None:  # else somebody asked before, in whatever thread
+        if message is not None:  # else it was read before, in whatever thread
             self._found = read_metrics(message)
             self._message = None
         assert self._found is not None
@@ -43,7 +43,7 @@ class Metrics(Mapping[str, float]):
 
 
 def read_metrics(message: load_pb2.LoadReport) -> dict[str, float]:
-    """What is told: 0 is missing in named metrics, too."""
+    """The metrics above 0, as 0 means missing, of named metrics too."""
     used, named = message.utilization, message.named_metrics
     pairs = [
         ("application_utilization", message.application_utilization),

@@ -1,11 +1,12 @@
 """The request being served: its deadline reaches its calls, their refusals its client.
 
-A server of ours sets it for each request, and the tasks begun there inherit it. Of
-three layers only the one right above the one that refuses may retry, or the lowest got
-27 times the load (SRE book, ch. 21): so the request remembers that a call of its own
-was refused, and tells its client not to try again.
+A server of lbclient sets the request in the context of its handler, and tasks that
+begin there inherit it. Only the layer right above the one that refuses may retry: if
+each of three layers did, the lowest one would get 27 times the load (SRE book, ch. 21).
+So the request remembers that one of its own calls was refused, and tells its client not
+to retry.
 
-Nothing here runs unless a call fails, or deadlines are handed down.
+Nothing here runs unless a call fails, or deadlines are propagated.
 """
 
 from contextvars import ContextVar
@@ -21,12 +22,13 @@ from lbclient.wire.local_errors import BackendsFull, NoBackend, OutOfQuota, Thro
 
 
 class Below(IntEnum):
-    """The worst that became of a request's own calls, as far as retries go."""
+    """The worst outcome of a request's own calls, as far as retries are concerned."""
 
     WELL = 0
-    # Retried there, not to be, or nobody is: it failed, but was not refused.
+    # It failed, but was not refused: it was retried here already, the server said not
+    # to, or there is no backend.
     IN_VAIN = 1
-    OUT_OF_QUOTA = 2  # one customer is, and nobody else is to hear "overloaded"
+    OUT_OF_QUOTA = 2  # one customer is: others are not to hear "overloaded"
     REFUSED = 3
 
 
@@ -37,7 +39,7 @@ class Request(Protocol):
 
     @property
     def is_strained(self) -> bool:
-        """Whether its server would like a cheaper answer."""
+        """Whether its server is so busy that a cheaper answer is preferred."""
 
     def time_remaining(self) -> float | None: ...
 
@@ -48,7 +50,7 @@ current = _request.get
 
 
 def limited(timeout: float | None) -> float | None:
-    """The timeout of a call that shall end with the request it is made for."""
+    """The timeout of a call, which is to end with the request that it is made for."""
     request = current()
     left = None if request is None else request.time_remaining()
     if left is None:
@@ -57,7 +59,7 @@ def limited(timeout: float | None) -> float | None:
 
 
 def learn(error: BaseException | None, was_retried: bool = False) -> None:
-    """A call made here has failed like that."""
+    """Notes the error of a call that was made for the request being served."""
     request = current()
     if request is None:
         return
@@ -69,7 +71,7 @@ def learn(error: BaseException | None, was_retried: bool = False) -> None:
 
 
 def below(error: BaseException | None) -> Below:
-    """What an error says that a call has raised, on any channel, also grpcio's."""
+    """What the error of a call says; the channel may also be grpcio's own."""
     if isinstance(error, OutOfQuota):
         return Below.OUT_OF_QUOTA
     if isinstance(error, Throttled | BackendsFull):
@@ -86,7 +88,7 @@ def below(error: BaseException | None) -> Below:
 
 
 def said(refusal: Refusal) -> Below:
-    """What a word means to the layer above."""
+    """What a refusal means to the layer above."""
     return Below.OUT_OF_QUOTA if refusal is Refusal.QUOTA else Below.REFUSED
 
 
@@ -98,9 +100,8 @@ def _trailers(error: BaseException | None) -> tuple[tuple[str, str | bytes], ...
 
 
 def refusal_in(error: BaseException) -> grpc.aio.AioRpcError | None:
-    """The refusal that a handler lets escape, alone or with its likes in a group.
-
-    Or that it has nobody to ask.
+    """The refusal, or `NoBackend`, that a handler raises, alone or in a group of them;
+    None if it raises something else, too.
     """
     if isinstance(error, BaseExceptionGroup):
         others = error.split(grpc.RpcError)[1]
@@ -115,7 +116,7 @@ def _is_refusal(error: BaseException) -> bool:
     return isinstance(error, grpc.RpcError) and below(error) >= Below.OUT_OF_QUOTA
 
 
-# Not the handler's own, though it may hand on all that it was told.
+# Keys that are not the handler's own, though it may pass on all trailers of its call.
 _FROM_BELOW = frozenset({wire.REFUSAL_KEY, wire.PUSHBACK_KEY, wire.LOAD_KEY})
 _NOT_AGAIN = (wire.PUSHBACK_KEY, "-1")
 _OUT_OF_QUOTA = ((wire.REFUSAL_KEY, Refusal.QUOTA.value), _NOT_AGAIN)
@@ -125,10 +126,10 @@ _REFUSED = ((wire.REFUSAL_KEY, Refusal.DONT_RETRY.value), _NOT_AGAIN)
 def handed_up(
     own: tuple[tuple[str, str | bytes], ...], found: Below
 ) -> tuple[tuple[str, str | bytes], ...]:
-    """A handler's own trailers, and why its client is not to try again.
+    """A handler's own trailers, and why its client is not to retry.
 
-    Who hands on that the customer is out of quota below means that, whatever else was
-    refused.
+    If the handler passes on that its customer is out of quota, that is the reason,
+    whatever else was refused.
     """
     kept = tuple(item for item in own if item[0] not in _FROM_BELOW)
     if found < Below.OUT_OF_QUOTA:

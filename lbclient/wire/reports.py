@@ -1,7 +1,7 @@
-"""Parses load reports, from responses and health checks, and writes a request's cost.
+"""Parses load reports of responses and health checks, and encodes a request's cost.
 
-A report from the network is not to be trusted: what does not parse is None, and
-NaN, infinite or negative numbers count as missing (gRFC A58).
+Reports come from the network: one that does not parse is None, and NaN, infinite or
+negative numbers count as missing (gRFC A58).
 """
 
 from collections.abc import Callable, Iterable
@@ -53,7 +53,7 @@ _NONE_REFUSED = (0.0,) * len(Criticality)
 
 
 def _refused(percents: bytes) -> tuple[float, ...] | None:
-    """Shares by criticality; None where there are none, or what cannot be shares.
+    """Shares by criticality; None if there are none, or they are invalid.
 
     >>> _refused(bytes([90])), _refused(b""), _refused(bytes([101]))
     ((0.9, 0.0, 0.0, 0.0), None, None)
@@ -66,12 +66,12 @@ def _refused(percents: bytes) -> tuple[float, ...] | None:
     return tuple(percent / 100 for percent in percents) + (0.0,) * rest
 
 
-# What a named tuple's own constructor does after a call in Python.
+# As a named tuple's own constructor, without its call of a function in Python.
 _report: Callable[[tuple[object, ...]], LoadReport]
 _report = partial(tuple.__new__, LoadReport)
 
 
-SHORT = 1024  # bytes; ours has 60, and what is long is not worth remembering
+SHORT = 1024  # bytes; lbclient's have 60, and longer ones are not cached
 
 
 def parse_report(data: bytes) -> LoadReport | None:
@@ -91,17 +91,17 @@ def _parse(data: bytes) -> LoadReport | None:
 
 
 def without_message(report: LoadReport) -> LoadReport:
-    """The same, and what a stranger sent without a bound is not kept."""
+    """The same report without its protobuf message, whose size has no bound."""
     return report._replace(metrics=dict(report.metrics))
 
 
-# A server samples its load every 0.1 s, so a busy one says the same many times over;
-# to remember it costs a fifth of parsing it.
+# A server samples its load every 0.1 s, so a busy one sends the same report many times;
+# a look into the cache costs a fifth of parsing it.
 _remembered = lru_cache(maxsize=256)(_parse)
 
 
 def find_report(trailers: Iterable[tuple[str, Any]]) -> LoadReport | None:
-    """The report in a response's trailing metadata, if there is a sound one."""
+    """The report in a response's trailing metadata; None if there is no valid one."""
     for key, value in trailers:
         if key == LOAD_KEY:  # so the value is bytes, as of every key in -bin
             return _remembered(value) if len(value) <= SHORT else _parse(value)

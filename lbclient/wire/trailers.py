@@ -21,9 +21,9 @@ _REFUSALS: dict[Any, Refusal] = {refusal.value: refusal for refusal in Refusal}
 
 
 def find_refusal(trailers: Iterable[tuple[str, Any]]) -> Refusal | None:
-    """Why a backend did not execute a request, where it says so in words we know.
+    """Why a backend did not execute a request; None if it gives no known reason.
 
-    Of several the last counts, as of all our keys, and for who reads a dict.
+    If there are several the last one counts, as with all keys of lbclient.
     """
     found = None
     for key, value in trailers:
@@ -53,7 +53,7 @@ def _cost(said: Any) -> float | None:
 
 
 def read_trailers(code: int, trailers: Iterable[tuple[str, Any]]) -> Ending:
-    """All that the end of a failed attempt says, read once."""
+    """Reads what the status and trailers of a failed attempt say, once."""
     reports, refusal, told = [], None, []
     for key, value in trailers:
         if key == LOAD_KEY:
@@ -68,8 +68,8 @@ def read_trailers(code: int, trailers: Iterable[tuple[str, Any]]) -> Ending:
 
 
 def find_customer(metadata: Iterable[tuple[str, Any]] | None) -> str:
-    """The customer who pays for a request, as its server takes it: a name that is too
-    long counts as none."""
+    """The customer who pays for a request, as its server sees it: a name that is too
+    long counts as no name."""
     found = OTHERS
     for key, value in metadata or ():
         if key == CUSTOMER_KEY:
