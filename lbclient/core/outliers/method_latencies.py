@@ -3,21 +3,23 @@
 Such a gray failure shows in no status and in no utilization: a slow disk, a lossy link,
 a pool of threads of which most are stuck. The backend would keep its share.
 
-Some answers of each backend are timed, ten a second at most. How late one is, is
-compared with what is usual of its backend, and with how late answers of all backends
-are. `share` is how many of these are half as late, or later. Each backend has a
-suspicion for each method, a logarithm: an answer adds to it
+Some answers of each backend are timed, ten a second at most. The lateness of an answer
+is its latency relative to what is usual of its backend. It is compared with the
+lateness of answers of all backends: `share` is the share of these that are half as late
+or later. Each backend has a suspicion for each method, a logarithm, to which an answer
+adds
 
     -log(share) / 2 - log 2
 
-so one that is as usual takes up to log 2 from it, and what chance adds is at most 0 in
-the mean: exp(suspicion) is a test martingale (Shafer et al. 2011). As the sum is not
-let below 0 it is a CUSUM test, as for errors in `outliers`. Reports count, too: a
-backend that holds three times as many requests for its rate as usual is late for all
-clients, and then a late answer counts five times.
+So an answer that is as usual lowers it by up to log 2, and chance adds at most 0 in the
+mean: exp(suspicion) is a test martingale (Shafer et al. 2011). As the sum does not fall
+below 0 it is a CUSUM test, as for errors in `outliers`. Reports count, too: a backend
+that holds three times as many requests for its rate as usual is late for all clients,
+and then a late answer counts five times.
 
-A backend at its limit is late as well, and weights and counts see to it. So only one is
-ejected that is no busier than others, while these have room for its requests.
+A backend at its capacity is late as well; weights and counts of requests correct that.
+So a backend is ejected only if it is no busier than the others, and these have room for
+its requests.
 """
 
 from collections.abc import Container
@@ -37,38 +39,38 @@ from lbclient.core.protocols import N
 class LatencyTuning:
     """The numbers of latency outliers. Ours; tests/sim/test_gray.py plays them."""
 
-    # Seconds from one timed answer of a backend to the next: what comes at once, after
-    # a pause of a process, is one answer. More by so much for each backend of many.
+    # Seconds from one timed answer of a backend to the next: answers that come at once,
+    # after a pause of a process, count as one. `period_each` more for each backend.
     period: float = 0.1
     period_each: float = 0.005
-    first: int = 5  # answers of which nothing is told: what is usual is not known
+    first: int = 5  # answers of a backend before one is judged
     memory: int = 300  # answers, one a second, of what is usual of a backend
     quick: int = 20  # answers that count at once, however many a second
-    # Of few answers what is usual is not known well: as if there had been two more, as
-    # long as those of all backends take.
+    # Answers that are added to those of a backend, as long as those of all backends
+    # take: few answers tell little of what is usual.
     prior: float = 2.0
-    tolerated: float = log(2.0)  # lateness that is none
-    known: float = 30.0  # answers of all backends, of fewer nothing is told
+    tolerated: float = log(2.0)  # lateness that adds no suspicion
+    known: float = 30.0  # answers of all backends before one is judged
     bar: float = log(1e5)  # of suspicion; chance passes it once in 100,000 answers
     fewest: int = 3  # late answers that are enough
     agreement: float = 5.0  # times the evidence, once the backend's reports agree:
     rise: float = 3.0  # it holds so many times as many requests for its rate ...
     held: float = 1.5  # ... and so many at least
-    # Of who is seldom called no rise is known: it holds so many times as many as the
-    # others, and has been ready for so many seconds.
+    # A backend that is seldom called has no known rise. Instead it must hold so many
+    # times as many requests as the others, and have been ready for so many seconds.
     many: float = 3.0
     warm: float = 30.0
     enough: int = 20  # others, of hundreds
     last: int = 8  # answers, one of which tells whether a late one was overtaken
     recent: float = 0.5  # gain, of the last answers and reports
-    slow: float = log(3.0)  # what is ejected is later by as much, in the mean
+    slow: float = log(3.0)  # mean lateness of a backend that is ejected, at least
     is_usual: float = 0.1  # share of a trial call that went well
     # The others' part: answers since the suspicion began, and how many may be late.
     others: int = 5
     others_late: float = 0.3
     lasts: float = 1.0  # seconds of suspicion
-    least_backends: int = 3  # of two nobody can say which one has changed
-    most_ejected: int = 5  # of so many backends one may be ejected
+    least_backends: int = 3  # with two, it is not known which one has changed
+    most_ejected: int = 5  # one of so many backends may be ejected
     # A backend is busy if it gets so many `more` requests than usual; above this
     # utilization; or above that of the others times `busier` and a little. The others
     # have room while they stay below it.
@@ -112,7 +114,7 @@ class LatencyStanding:
         self.restart()
 
     def restart(self) -> None:
-        """It may be another task from now on, on another machine."""
+        """Forgets what is usual: the backend may be another task now."""
         self.count = 0  # of answers in `usual`
         self.usual = self.recent = 0.0
         self.suspicion = 0.0
@@ -123,7 +125,7 @@ class LatencyStanding:
         self._usual_held = self._usual_rate = 0.0
 
     def learn_usual(self, logarithm: float, now: float) -> None:
-        """Takes an answer that is none of a failure."""
+        """Takes the latency of an answer that is not late, or no later than others'."""
         if self.count > TUNING.quick and now < self._usual_at:
             return
         self._usual_at = now + 1.0

@@ -40,16 +40,16 @@ from lbclient.core.outliers.outlier_judgement import Judgement
 from lbclient.core.outliers.standing import Ejection
 from lbclient.core.protocols import N, Picker
 
-QUIET = 60.0  # seconds without an error until a method's counts are let go
-UNUSED = 600.0  # seconds without an answer, likewise, with ejections and all
-PERIOD = 0.1  # seconds until an answer of a backend is looked at again, at least
-REVIEW = 10.0  # seconds between two looks at that
-MOST_NEWS = 100  # of ejections that nobody took away
+QUIET = 60.0  # seconds without an error until a method's counts are dropped
+UNUSED = 600.0  # seconds without an answer until they are, even with ejections
+PERIOD = 0.1  # seconds from one timed answer of a backend to the next, at least
+REVIEW = 10.0  # seconds between two looks for counts to drop
+MOST_NEWS = 100  # ejections kept in `news`
 MOST_TUPLES = 100  # of allowed backends that are kept, one for each set of ejected
 METHODS = 100  # with counts; about 25 kB a backend, which is less than its connection
 DEADLINE_EXCEEDED = 4  # of gRPC's status codes
-TIMED = 0, DEADLINE_EXCEEDED  # which took as long as it was waited for
-UNARY = "unary_unary"  # of others the duration is not the backend's
+TIMED = 0, DEADLINE_EXCEEDED  # statuses whose latency is the backend's
+UNARY = "unary_unary"  # of other kinds the duration also depends on the client
 
 
 class Outliers(Generic[N]):
@@ -57,10 +57,10 @@ class Outliers(Generic[N]):
     which tells it of every answer.
 
     `watching` has the methods with counts, by a key that the balancer chose; while it
-    is empty nobody need tell of what is OK. `count` is how many backends are ejected,
-    each for each method, `total` how many ever were. `news` has who was ejected since
-    somebody took it away, or let back in (None). It `ejects_late` backends, too: those
-    whose answers come much later than is usual of them.
+    is empty it need not be told of answers with OK. `count` is the number of ejections
+    now, by backend and method, and `total` that of all so far. `news` are the ejections
+    since it was last emptied; None: a backend was let back in. `ejects_late`: backends
+    are also ejected if their answers come much later than is usual of them.
     """
 
     def __init__(
@@ -109,9 +109,9 @@ class Outliers(Generic[N]):
     ) -> Judgement | None:
         """What the end of an attempt says of its backend; None: nothing, or it is OK.
 
-        Watches the method, if it is not watched yet, from its first error on. It is not
-        timed unless the picker `chose_freely`: what a call asks for may be why it takes
-        long, where all that ask for it go to one backend.
+        Watches the method from its first error on. The attempt is timed only if the
+        picker `chose_freely`: if all calls with one key go to one backend, the key may
+        be why they take long.
         """
         if status in TIMED and now >= node.load.timed_at:
             if chose_freely:
@@ -188,7 +188,7 @@ class Outliers(Generic[N]):
         self._latencies[key] = MethodLatencies(self.pool, now)
 
     def _is_of(self, node: N, sent_at: float) -> bool:
-        """Whether a call that was sent then is one of the task that is there now."""
+        """Whether a call that was sent then went to the task that is there now."""
         ready_at = node.load.ready_at
         if ready_at is None or sent_at < ready_at:
             return False
@@ -218,8 +218,8 @@ class Outliers(Generic[N]):
         trial call.
         """
         if self._tried is not None:
-            # Whoever picked it has sent the call by now, or has not: it was too late,
-            # or went to another backend.
+            # The trial call has been sent by now, or never will: its deadline passed,
+            # or it went to another backend.
             (last_watch, last), self._tried = self._tried, None
             last_watch.repeat_unsent(last, now)
         ready = self.pool.ready
@@ -235,8 +235,8 @@ class Outliers(Generic[N]):
         if not allowed:
             return None
         if self._last_passed is ready and allowed is not ready:
-            # Other methods have all of them. Another tuple each time would make the
-            # picker begin again each time; most often it picks one that will do.
+            # The last call was of a method without ejections. Another tuple each time
+            # would make the picker start over; most often it picks an allowed backend.
             node = picker.pick(ready, now)
             if node not in watch.ejected:
                 return node

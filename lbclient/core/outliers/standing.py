@@ -1,6 +1,6 @@
-"""What is known of one backend for one method: its answers, and that it is ejected.
+"""What is known of one backend for one method: its answers, and its ejection.
 
-Both are data: `method_outliers` decides, and writes them.
+Both classes only hold data: `method_outliers` decides, and writes them.
 """
 
 from math import inf
@@ -12,14 +12,15 @@ from lbclient.core.outliers.method_latencies import Lateness
 from lbclient.core.outliers.outlier_judgement import Against, Shares
 from lbclient.core.protocols import N
 
-MEMORY = 300.0  # answers of a backend: more tell the others' share better
-RECENT = 20.0  # answers; what all begin to fail at once shows in a few of them
-HISTORY = 300.0  # seconds in which an ejection is forgotten, to a third
-PATIENCE = 30.0  # seconds; a trial call that lasts longer does not fail fast
+MEMORY = 300.0  # answers of a backend that give the usual shares of statuses
+RECENT = 20.0  # answers of a backend that give its shares now
+HISTORY = 300.0  # seconds; then an ejection counts a third
+PATIENCE = 30.0  # seconds that a trial call may take
 
 
 class Ejection:
-    """One backend is left out of the picks of one method. Owned by its standing."""
+    """Why and since when a backend gets no calls of a method, and its trial calls.
+    Owned by its standing."""
 
     __slots__ = (
         "against", "ended_connection", "failed_at", "last_at", "needed", "period",
@@ -36,15 +37,15 @@ class Ejection:
     ) -> None:
         self.against = against
         self.trials = trials
-        self.since = self.last_at = now  # `last_at`: also of the last trial
+        self.since = self.last_at = now  # `last_at` is of the last trial, if any
         self.period = period
         self.needed = needed  # trial calls that must go well in a row
-        self.well = 0
-        self.trial_at = inf
-        self.tried_at: float | None = None  # a trial call is in flight since
-        self.started = 0  # requests ever sent to the backend, by then
-        self.failed_at = -inf  # the last trial
-        self.ended_connection = False  # with that
+        self.well = 0  # trial calls that went well since one failed
+        self.trial_at = inf  # when the next trial call is due
+        self.tried_at: float | None = None  # since when a trial call is in flight
+        self.started = 0  # requests ever sent to the backend, before that
+        self.failed_at = -inf  # when a trial call last failed
+        self.ended_connection = False  # whether the connection ended with that
 
     @property
     def is_late(self) -> bool:
@@ -52,7 +53,8 @@ class Ejection:
         return isinstance(self.against, Lateness)
 
     def due_at(self) -> float:
-        """When something is to be done: a trial call, or not to wait for it longer."""
+        """When a trial call is due, or when the one in flight is not waited for any
+        longer."""
         return self.trial_at if self.tried_at is None else self.tried_at + PATIENCE
 
     def __repr__(self) -> str:
