@@ -1,4 +1,4 @@
-"""What can go wrong before a call; `grpc_seam` has what can go wrong during one.
+"""Errors outside of calls; those of calls are in `wire.local_errors`.
 
 Errors are shown to people, so each is one line of bounded length, whatever is in it.
 """

@@ -26,14 +26,14 @@ LEAST_TOLD = 0.05  # recent errors; fewer would be shown as 0.0
 
 # A member is looked up in Python up to 3.11: 0.2 us at every call.
 SERVED = Verdict.SERVED
-# What they say of a backend is in its report, if anywhere.
+# Neither a success nor a failure of the backend.
 NEUTRAL = (Verdict.ABANDONED, Verdict.DECLINED)
 
 
 class Load:
     """The load of one backend as this client sees it. Owned by its backend.
 
-    A picker that wants to keep what it computed is told of writes: see `tell`. A pool
+    A picker that caches what it computed from it is told of writes: see `tell`. A pool
     is told when the backend gets full, and when it has room again: see `limit`.
     """
 
@@ -80,7 +80,7 @@ class Load:
             0.0  # from then on its next answer is to be timed, see `Outliers`
         )
         self._errors = DecayingCount(ERROR_MEMORY)
-        # Of a time: errors that we saw, each fading over it, and what they owe.
+        # At a given time: errors seen by this client and `owe`d, fading with time.
         self.recent_errors: Callable[[float], float] = self._errors.read
         self._failures = DecayingCount(RATIO_MEMORY)
         self._finishes = DecayingCount(RATIO_MEMORY)
@@ -97,9 +97,9 @@ class Load:
         self._limit, self._on_limit = requests, on_limit
 
     def tell(self, written: "list[Load]") -> None:
-        """Enters itself into `written` at its next write other than `begin`.
+        """Appends itself to `written` at its next write other than `begin`, once.
 
-        Once: whoever takes it out clears `is_written`, and so is told again.
+        Whoever takes it out clears `is_written`, to be told of the next write.
         """
         self._written = written
         self.is_written = False
@@ -116,7 +116,7 @@ class Load:
             self._on_limit()
 
     def forget(self) -> None:
-        """Takes back a `begin`: nothing was sent. It takes the place of `finish`."""
+        """Takes back a `begin`, instead of `finish`: nothing was sent."""
         if not self.is_written:
             self._note()
         self.in_flight -= 1
@@ -125,7 +125,7 @@ class Load:
             self._on_limit()
 
     def finish(self, outcome: Outcome, now: float) -> None:
-        """The one door for feedback, once for each `begin`."""
+        """Takes the outcome of an attempt; to be called once for each `begin`."""
         verdict, latency, report, _, _ = outcome
         if not self.is_written:
             self._note()
@@ -161,10 +161,11 @@ class Load:
         self.first_message = mean + change if mean else seconds
 
     def owe(self, seconds: float, now: float) -> None:
-        """Counts an error as a request for the time by which it was quicker than an OK.
+        """Counts an answer other than OK that is no failure: for the time by which it
+        was quicker than an OK, it counts as a request in flight.
 
-        Such an error is no failure, but a backend that errs fast would look idle. The
-        time is spread over `ERROR_MEMORY`, as errors are.
+        Else a backend that fails fast would look idle. The time is spread over
+        `ERROR_MEMORY`, as errors are.
         """
         if not self.is_written:
             self._note()
@@ -185,7 +186,7 @@ class Load:
         self._fold_at = now + 0.1
 
     def observe(self, report: LoadReport, now: float) -> None:
-        """Takes the backend's own word, from a response or a health report."""
+        """Takes a load report, from a response or a health check."""
         if not self.is_written:
             self._note()
         self.report = report
@@ -210,24 +211,24 @@ class Load:
         self.sent_since_report = 0
 
     def utilization(self) -> float:
-        """Returns its last report's, by which pickers go; 0.0 is unknown, not idle."""
+        """Returns the utilization in the last report; 0.0 is unknown, not idle."""
         return 0.0 if self.report is None else self._utilization_of(self.report)
 
     @property
     def started(self) -> int:
-        """Requests that were ever sent to it."""
+        """Number of requests that were ever sent to the backend."""
         return self.in_flight + sum(self.counts.values())
 
     def traffic(self) -> tuple[int, int]:
-        """Requests in flight, and those that were ever answered."""
+        """Number of requests in flight, and of those that were ever answered."""
         counts = self.counts
         answered = counts[SERVED] + counts[Verdict.REJECTED] + counts[Verdict.DECLINED]
         return self.in_flight, answered
 
     def failure_ratio(self, now: float) -> float:
-        """The share of attempts that failed of late, as we saw it: 0.0 to 1.0.
+        """The share of recent attempts that failed, as this client saw it: 0.0 to 1.0.
 
-        One failure alone fades: with nothing finished since, it is forgotten too.
+        A failure also fades if nothing has finished since.
         """
         if failures := self._failures.read(now):
             finishes = self._finishes.read(now) + self._served
@@ -239,7 +240,7 @@ class Load:
 
 
 def errors_held(recent_errors: float) -> str:
-    """The errors held against a backend, in words; "" where they are next to nothing.
+    """The errors held against a backend, in words; "" if there are next to none.
 
     >>> errors_held(2.14), errors_held(0.04)
     ('2.1 recent errors held against it', '')

@@ -1,8 +1,8 @@
-"""How often something may be done: a token bucket."""
+"""A token bucket: how often something may be done."""
 
 
 class Allowance:
-    """So many at once, and then so many a second. It begins full.
+    """Allows `most` at once, and `rate` a second after that. It begins full.
 
     >>> answers = Allowance(most=2, rate=4.0)
     >>> [answers.take(now) for now in (5.0, 5.0, 5.0, 5.25, 5.25)]
@@ -22,11 +22,11 @@ class Allowance:
         return self._left >= 1.0
 
     def spend(self) -> None:
-        """One is taken, whether there was one or not."""
+        """Takes one token, whether there is one or not."""
         self._left -= 1.0
 
     def take(self, now: float) -> bool:
-        """Whether there is one, which is taken then."""
+        """Takes one token if there is one; returns whether there was."""
         if not self.has_one(now):
             return False
         self.spend()

@@ -1,8 +1,8 @@
 """How many calls of each method ended in which way.
 
-Bounded: a proxy's methods, and those that a generic handler serves, are named by
-whoever calls. Those beyond the bound, and those whose name is too long or cannot be
-printed, share one entry, whose name is empty.
+The number of methods is bounded: names of a proxy's methods, and of those that a
+generic handler serves, come from clients. Methods beyond the bound, and those whose
+name is too long or cannot be printed, share one entry, whose name is empty.
 """
 
 from collections.abc import Iterable

@@ -1,7 +1,7 @@
 """How many calls and attempts of a channel ended in which way, and how long they took.
 
-Plain numbers that only grow, for statistics and metrics. Who counts calls a method
-here; nobody else writes them.
+Plain numbers that only grow, for statistics and metrics. Only the methods here write
+them.
 """
 
 from bisect import bisect_left
@@ -18,16 +18,17 @@ class Counters:
     """Counts a channel's calls and attempts. `calls` are those that are over, by the
     number of their status.
 
-    `by_method` has the same for each method, whose counts a call carries with it.
-    `sent` of them went to a backend. Only these count for the retry budget: otherwise a
-    throttled client could send a tenth of all the calls that it holds back.
-    `refused` are the calls that ended in this client, by reason. `retries` are attempts
-    after one that was refused or may have been executed, `resends` those after one that
-    no server took, `hedges` those beside the first. `declined` are attempts whose
-    backend wanted another pick first. `refused_attempts` has the attempts
-    that backends refused for load, by number. `latency` is that of attempts,
-    `first_message` that of the first messages of their streams. `waited`
-    calls waited for a backend, `waited_seconds` in all.
+    - `by_method` has the same for each method; a call carries the counts of its own.
+    - `sent` of the calls went to a backend. Only these count for the retry budget:
+      otherwise a throttled client could send a tenth of the calls that it holds back.
+    - `refused` are the calls that ended in this client, by reason.
+    - `retries` are attempts after one that was refused or may have been executed,
+      `resends` those after one that no server took, `hedges` those beside the first.
+    - `declined` are attempts whose backend wanted another pick first.
+    - `refused_attempts` are attempts that backends refused for load, by number.
+    - `latency` is that of attempts, `first_message` the time to the first message of
+      their streams.
+    - `waited` calls waited for a backend, `waited_seconds` in all.
     """
 
     def __init__(self, codes: Iterable[int], reasons: Iterable[str]) -> None:
