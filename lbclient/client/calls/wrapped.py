@@ -1,14 +1,13 @@
-"""Call objects that look like grpc.aio's where grpc.aio's own will not do.
+"""Call objects that wrap grpc.aio's: of calls that wait or are retried, and of streams.
 
-A unary-unary call that finds a ready backend is the bare grpc.aio call. All others
-are wrapped: one that waits for a backend has no call yet, and a streaming call
-dropped half-read would never end in grpc.aio, so its wrapper cancels it when it is
-collected. Hence nothing that outlives the caller's interest may hold a wrapper,
-except the queue, until it is the call's turn.
+A unary-unary call that finds a ready backend is grpc.aio's own call object (`direct`).
+All others are wrapped. A call that waits for a backend has no call of grpc.aio's yet. A
+streaming call that is dropped half-read would never end in grpc.aio, so its wrapper
+cancels it when it is collected. Hence nothing that outlives the caller's interest may
+hold a wrapper, except the queue until it is the call's turn.
 
-A call that no server has taken is sent again, to another backend where there is one,
-and so is one that failed and may be executed twice (`retry`). Its caller does not
-notice.
+A call that no server has taken is sent again, to another backend if there is one. So
+is a call that failed and may be executed twice (`retry`). Its caller does not notice.
 """
 
 import asyncio
@@ -52,14 +51,16 @@ PAUSE, PATIENCE = 0.001, 200  # seconds, times: how long a true status may take
 
 
 class Call:
-    """A call whose backend may come later, or change: waiting, started, or over unsent.
+    """A call that may wait for a backend, and go to another one after a failure.
 
-    With `error` it is over from the start: what could not even be serialized. `then` is
-    when and where it is sent, if somebody has decided on that.
+    It is waiting (no `_inner` and no `_error`), started (`_inner`), or over without
+    having been sent (`_error`). With `error` it is over from the start, as its request
+    could not be serialized, for example. `then` is when and where it is sent, if that
+    is decided already.
     """
 
-    _lbclient: Attempt  # the last one, where `marked` finds it
-    _inner: Any = None  # grpc.aio's call; `__del__` asks, of a call that was not made
+    _lbclient: Attempt  # the last attempt, where `marked` finds it
+    _inner: Any = None  # grpc.aio's call; here, as `__del__` reads it after any error
     streams_requests = False
     _context: Context | None = None  # since it waited for the first time
     # Up to 1.82 `close` of a grpcio channel asks this of each call in a loop task.
@@ -125,7 +126,7 @@ class Call:
         attempts = self.attempts
         if attempts.tried:
             backend = attempts.pick(now, attempts.tried)
-        else:  # as that does for a first attempt
+        else:  # what `attempts.pick` does for a first attempt
             backend = self._balancer.pick(now, self.counts, attempts.hints)
         if backend is None:
             self._wait(now)
@@ -143,19 +144,19 @@ class Call:
                 self.start(then.backend, then.at)
 
     def _wait(self, now: float) -> None:
-        """Waits for a backend: there is none."""
+        """Queues the call until a backend can take it, or its deadline."""
         balancer = self._balancer
         self._decided = self._decided or asyncio.Event()
         if self._context is None:  # one without variables is false
             self._context = copy_context()
         balancer.pending.join(self)
         if self._deadline is not None and self._error is None:
-            # The wait is over at the deadline even if nobody holds the call.
+            # The wait ends at the deadline even if nobody holds the call.
             left = max(0.0, self._deadline - now)
             self._expiry = balancer.loop.call_later(left, self._expire)
 
     def start(self, backend: Backend, now: float) -> None:
-        """The call has its backend: from here on it is grpc.aio's."""
+        """Sends the call to this backend."""
         if self._deadline is not None and now >= self._deadline:
             self._expire()
             return
@@ -191,14 +192,15 @@ class Call:
         self._balancer.pickers.streams.begun(self, backend, self._inner, hints)
 
     def _finder(self) -> "Callable[[], Call | None]":
-        """How the inner call finds us when it is over. As this keeps us, we stay."""
+        """Returns what the inner call finds this one by when it is over. It keeps this
+        call alive until then; streams return a weak reference instead."""
         return self._itself
 
     def _itself(self) -> "Call":
         return self
 
     def take_back(self) -> None:
-        """Drops the last attempt, which was never sent. None will be."""
+        """Forgets the last attempt, which was never sent, and ends the attempts."""
         self.attempts.end()
         tried = self.attempts.tried
         before = tried and self._lbclient._replace(backend=tried[-1], number=len(tried))
@@ -223,15 +225,15 @@ class Call:
         self._go_on(then)
 
     def _is_committed(self) -> bool:
-        """Whether the caller has seen, or given, what cannot be repeated."""
+        """Whether a retry is impossible: the caller has read a response, or written a
+        request that was not kept."""
         return False
 
     def fail(self, error: grpc.aio.AioRpcError) -> None:
-        """The call ends without having been sent, or sent again.
+        """Ends the call without sending it, or sending it again.
 
-        That there was no backend for another attempt, or no room, is no news to who
-        wants to know why the last one failed. A deadline is the caller's own, and is
-        told as in gRPC.
+        If there was no backend for another attempt, or no room, the call ends with the
+        error of the last attempt. A deadline that has passed is told as in gRPC.
         """
         attempts = self.attempts
         last = attempts.last_error
@@ -282,15 +284,15 @@ class Call:
         self._decided.set()
 
     def waited(self) -> float:
-        """The time without a backend, so far."""
+        """Seconds that the call has waited for a backend."""
         is_waiting = self._inner is None and self._error is None
         until = self._balancer.clock() if is_waiting else self._decided_at
         return until - self._waits_since
 
     async def _started(self) -> Any:
-        """The inner call, once there is one; raises what kept it from being sent.
+        """Waits for the inner call; raises what kept it from being sent.
 
-        To give up this wait is to cancel the call.
+        If this wait is cancelled, so is the call.
         """
         try:
             return await self._sent()
@@ -299,7 +301,7 @@ class Call:
             raise
 
     async def _sent(self) -> Any:
-        """Like `_started`, but who gives up this wait leaves the call alone."""
+        """Like `_started`, but the call goes on if this wait is cancelled."""
         inner = await self._observed()
         if isinstance(self._error, asyncio.CancelledError):
             raise asyncio.CancelledError
@@ -309,12 +311,13 @@ class Call:
         return inner
 
     def _explain(self, error: BaseException) -> None:
-        """What the caller is about to learn, and the request that it serves with it."""
+        """Adds notes to the error that the caller is about to get, and tells it to the
+        request that is served with the call."""
         self.attempts.explain(error, marked(self), self._inner)
 
     def _raise(self, error: Exception) -> NoReturn:
-        """Raises the error that is handled, as it is; or why the attempt failed, if all
-        that grpc.aio says is that a write did."""
+        """Raises the error that is handled; or the error of the attempt, if grpc.aio
+        only says that a write failed."""
         told = error
         if is_of_a_write(error):
             told = self._attempt_end.error or error
@@ -327,7 +330,7 @@ class Call:
             del error, told  # nor a cycle of it and this frame
 
     async def _observed(self) -> Any:
-        """Like `_sent`, but an error is an answer (None), not an exception."""
+        """Like `_sent`, but returns None instead of raising an error."""
         while self._inner is None and self._error is None:
             # Again where an attempt has ended before who waits for it went on.
             assert self._decided is not None
@@ -373,7 +376,8 @@ class Call:
             self._callbacks = (*self._callbacks, callback)
 
     async def _ask(self, question: str) -> Any:
-        """The answer of the attempt that counts; None if the call was not sent."""
+        """What the last attempt answers to `question`, a method of grpc.aio's call;
+        None if the call was not sent."""
         while (inner := await self._observed()) is not None:
             answer = await getattr(inner, question)()
             if inner is self._inner:
@@ -381,8 +385,8 @@ class Call:
         return None
 
     async def _ask_of_end(self, question: str) -> Any:
-        """Like `_ask`, for what is part of the status: grpc.aio tells another one while
-        it knows only that a write has failed."""
+        """Like `_ask`, for a part of the status: grpc.aio tells a provisional status
+        while it knows only that a write has failed."""
         answer = await self._ask(question)
         while (inner := self._inner) is not None and is_provisional(inner):
             await self._attempt_end.wait()
@@ -432,7 +436,8 @@ class Call:
     async def _on_inner(
         self, inner_call: Callable[[], Any], act: str, *arguments: Any
     ) -> Any:
-        """Does it on the inner call, and again on the next if that took its place."""
+        """Awaits the method `act` of the inner call, and again of the next inner call
+        if the attempt has failed and another one has followed."""
         while True:
             inner = self._inner or await inner_call()
             before = cancellations()
@@ -450,8 +455,8 @@ class Call:
                     self._raise(error)
 
     async def _was_given_up(self, inner: Any, before: int) -> bool:
-        """Whether a CancelledError is our own doing: we gave up the attempt, and nobody
-        cancelled the task that awaits it, which was told to end `before` so often."""
+        """Whether a CancelledError came because this client gave up the attempt, and
+        nobody cancelled the awaiting task, whose `cancellations` were `before`."""
         if not cause_of(inner):
             return False
         if cancellations() > before:
@@ -497,11 +502,11 @@ class Call:
 
 
 class AttemptEnd:
-    """What happens when an attempt is over: once, and when its status is the true one.
+    """The done callback of one attempt. Acts once, when the status is final.
 
-    `find` gives the call that it is an attempt of, if that is still there. While the
-    call has another attempt in flight, `leave_to_other` is asked first. It returns
-    whether the call is left to that one.
+    `find` returns the attempt's call, if that is still there. While the call has
+    another attempt in flight, `leave_to_other` is called first. It returns whether the
+    call is left to that one.
     """
 
     leave_to_other: Callable[["AttemptEnd", Any, int, Trailers], bool] | None = None
@@ -564,7 +569,7 @@ class AttemptEnd:
             call.attempt_over(None)
 
     def _keep_status(self, inner: Any, code: int, trailers: Trailers) -> None:
-        """A write that fails later has grpc.aio tell another status."""
+        """Remembers the status: grpc.aio tells another one if a write fails later."""
         if code:
             self.error = error_of(inner)
         else:
