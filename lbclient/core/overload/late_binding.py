@@ -1,12 +1,13 @@
 """Whether a backend declines a request whose client can pick once more: late binding.
 
-A client picks by reports that are older than the request. One that sends little knows
-least, and picks backends that happen to be busy. Such a backend says so at once, with a
-report, and the client picks again. This pays while others are idle: not where all are
-busy, nor where requests take little more than it takes to decline one.
+A client picks by reports that are older than the request. A client that sends little
+has the oldest reports, and picks backends that happen to be busy. Such a backend
+declines the request at once, with a report, and the client picks again. This pays while
+other backends are idle. It does not pay if all are busy, or if a request takes little
+more than declining it.
 
-Prequal (Wydrowski et al., NSDI 2024) probes some backends before it sends; this asks
-the one that the request would go to anyway.
+Prequal (Wydrowski et al., NSDI 2024) probes some backends before it sends; late binding
+asks the backend that the request would go to anyway.
 """
 
 from lbclient.core.counting.ewma import Ewma
@@ -34,8 +35,8 @@ class LateBinding:
     def sample(
         self, now: float, load: float, utilization: float, qps: float, cpus: float
     ) -> None:
-        """Takes what is so now: requests that run or want to for each of `cpus`
-        processors, their utilization and the requests served a second."""
+        """Takes the present load (requests that run or want to, for each of `cpus`
+        processors), the processors' utilization and the requests served a second."""
         self._load.update(load, now)
         self._utilization.update(utilization, now)
         cost = utilization * cpus / qps if qps > 0.0 else 0.0
@@ -43,7 +44,7 @@ class LateBinding:
         self._is_open = is_free and cost >= LEAST_COST
 
     def declines(self, load: float) -> bool:
-        """Whether a request that may be declined is, with so much load before it."""
+        """Whether to decline a request that may be declined, at the present load."""
         return self._is_open and load >= LEAST_LOAD and load > self._load.value
 
     def __repr__(self) -> str:

@@ -1,10 +1,11 @@
 """What share of its recent requests a task refuses for its load, by criticality.
 
-Clients that send too few requests to find out themselves go by it, so it is quick: it
-forgets in seconds what a throttle remembers for minutes. It needs a few requests, or it
-would be chance; a task that is at ease again does not wait for them. Refusals for a
-quota are not in it, nor those of requests whose deadline was too short or had passed:
-one client with short deadlines would make an idle task look overloaded to all others.
+Clients that send too few requests to find out themselves throttle by it, so it is
+quick: it forgets in seconds what a throttle remembers for minutes. It needs a few
+requests, or it would be chance; but once no signal is near its target it falls without
+them. Refusals for a quota do not count, nor those of requests whose deadline was too
+short or had passed: one client with short deadlines would make an idle task look
+overloaded to all others.
 """
 
 from collections.abc import Sequence
@@ -68,13 +69,13 @@ class RefusedShares:
         if unseen or any(gone) or not is_calm:
             self._refused_at = now
         elif now - self._refused_at >= CALM:
-            # Few may come, as clients hold them back, so it does not take requests.
+            # By time alone, as few requests may come: clients hold them back.
             quick = exp(-elapsed / MEMORY)
             self._refused = [count * quick for count in self._refused]
         if unseen and not any(came):
             came[DEFAULT] = gone[DEFAULT] = unseen
             unseen = 0
-        # Those that nobody saw were of each criticality in proportion.
+        # Requests that nobody saw are shared out in proportion to the others.
         unseen_each = unseen / max(1, sum(came))
         for one in Criticality:
             kept = _kept(elapsed, self._arrived[one])

@@ -75,10 +75,10 @@ class HedgedMethod:
         self._new = 0
 
     def observe(self, latency: float) -> None:
-        """A first attempt was served after `latency`, or lost to its hedge then.
+        """Takes the latency of a first attempt that was served, or lost to its hedge.
 
-        The latter would have taken longer. It counts among the calls beyond the
-        delay all the same, which is what a quantile asks.
+        The latter would have taken longer. For a quantile this does not matter, as it
+        counts among the calls beyond the delay in either case.
         """
         if self._is_fixed:
             return
@@ -89,7 +89,7 @@ class HedgedMethod:
             self.delay = hedging_delay(sorted(self._latencies), self._budget)
 
     def outlived(self) -> None:
-        """A call has outlived the delay: it would be hedged."""
+        """Counts a call that took longer than the delay, and so is to be hedged."""
         self.slow += (1.0 - self.slow) * TUNING.slow_gain
 
     def answered_in_time(self) -> None:
@@ -173,12 +173,14 @@ class Hedging:
         is_waiting: bool,
         is_other: bool,
     ) -> Retry | None:
-        """What decides on the attempts after the hedge; None: it is withheld.
+        """Decides on a hedge. Returns what decides on the attempts after it; None: the
+        hedge is withheld.
 
-        Asked when a call has outlived the delay, `sent` being the number of requests
-        ever sent, which bring hedges. `is_throttled`: backends refuse requests of late.
-        `is_waiting`: calls wait for a backend. `is_other`: a backend other than the
-        first is ready. A decision to hedge is final: both budgets pay for it.
+        To be called when a call has outlived the delay. `sent` is the number of
+        requests ever sent, which fill the budget. `is_throttled`: backends refused
+        requests lately. `is_waiting`: calls wait for a backend. `is_other`: a backend
+        other than the first is ready. A decision to hedge is final: both budgets pay
+        for it.
         """
         method.outlived()
         self._budget.deposit(sent - self._deposited)

@@ -14,11 +14,11 @@ from lbclient.core.load import errors_held
 from lbclient.core.model import State
 from lbclient.core.protocols import Node
 
-LOOK = 60.0  # seconds; longer than anybody's pause between two looks
+LOOK = 60.0  # seconds that recording goes on after a request for the page
 PICKS = 32  # the last ones are kept
-PICKS_A_SECOND = 100.0  # are told of, on average: their reasons take some time
-CALLS = 200  # of each backend; so its p99 is the second slowest
-BACKENDS = 2000  # those that come later in one minute are left out
+PICKS_A_SECOND = 100.0  # that are recorded, on average: a reason takes some time
+CALLS = 200  # latencies kept for each backend; so its p99 is the second slowest
+BACKENDS = 2000  # in one minute; those that come later are left out
 
 
 class Pick(NamedTuple):
@@ -66,8 +66,9 @@ class Recent:
         self.picks: deque[Pick] = deque(maxlen=PICKS)
         self.latencies = Latencies()
         self._by_backend: dict[str, Latencies] = {}
-        # So many may be told of now. With a pause between two, of calls one after the
-        # other only those that follow a slow one would be, and these go elsewhere.
+        # How many picks may be recorded now. With a least pause between two instead, of
+        # calls one after the other only those after a slow call would be recorded, and
+        # these go to another backend.
         self._room = Allowance(PICKS, PICKS_A_SECOND)
         self._until = 0.0
 
@@ -97,8 +98,8 @@ class Recent:
         where: str = "",
         weigh: Callable[[], Sequence[float]] = tuple,
     ) -> None:
-        """`how` tells if it was picked otherwise than by the picker's rule alone,
-        `where` all of `ready` are, and `weigh` their weights, if the picker has any."""
+        """Records a pick. `how` is set if it was not by the picker's rule alone.
+        `where` says where all of `ready` are, and `weigh` returns their weights."""
         if self._room.take(now):
             why = because or reason(node, ready, now, weigh(), where)
             why = f"{how}; {why}" if how else why

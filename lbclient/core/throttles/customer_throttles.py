@@ -1,10 +1,10 @@
-"""Throttling by customer: who is out of quota is held back, and nobody else.
+"""Throttling by customer: only customers that are out of quota are held back.
 
-A quota is one customer's, and a channel may have many, a proxy's above all. So each
-that was refused for it lately has a throttle of its own, beside that of all requests
-(SRE book, ch. 21, "Client-side throttling"). Names are whatever requests say, so only
-so many are remembered: those that were refused most, whom no number of names that are
-refused now and then can displace.
+A quota is one customer's, and a channel may have many customers, a proxy's above all.
+So each customer that was refused for its quota lately has a throttle of its own, beside
+that of all requests (SRE book, ch. 21, "Client-side throttling"). Names come from
+requests, so their number is bounded: those that were refused most are kept, and many
+names that are seldom refused cannot displace them.
 """
 
 from itertools import islice
@@ -14,8 +14,8 @@ from lbclient.core.criticality import Criticality
 from lbclient.core.model import Verdict
 from lbclient.core.throttles.throttle import Throttle
 
-MOST = 100  # customers. Ours: who is refused at all is one in many
-REVIEW = 10.0  # seconds between two looks at who needs one still
+MOST = 100  # customers. Ours: few of all customers are refused at a time
+REVIEW = 10.0  # seconds between two looks for throttles that are not needed any more
 
 REJECTED = Verdict.REJECTED
 
@@ -27,7 +27,7 @@ class CustomerThrottles:
     def __init__(self, rng: Random, k: float) -> None:
         self._rng = rng
         self._k = k
-        # Of equals, who was refused last is the last.
+        # The customer that was refused last is the last one.
         self._throttles: dict[str, Throttle] = {}
         self._review_at = 0.0
 
@@ -41,7 +41,7 @@ class CustomerThrottles:
     def counts(
         self, name: str, criticality: Criticality, now: float
     ) -> tuple[int, int, int]:
-        """As of a `Throttle`, for one that has refused."""
+        """As `Throttle.counts`, of a customer that has a throttle."""
         return self._throttles[name].counts(criticality, now)
 
     def observe(

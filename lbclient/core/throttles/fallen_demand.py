@@ -1,9 +1,9 @@
-"""Tells when a client wants no more than what backends accepted of it in an overload.
+"""Tells when a client's demand has fallen to what backends accepted in an overload.
 
 A throttle remembers two minutes of an overload. If the demand that caused it is gone,
-most of what the client then refuses would be accepted. So what it wants now is compared
-with what was accepted lately, of all criticalities together: they share the backends'
-capacity, and the highest are served first.
+most of what the client still refuses would be accepted. So the present demand is
+compared with what was accepted lately, of all criticalities together: they share the
+backends' capacity, and the highest are served first.
 """
 
 from math import exp
@@ -28,7 +28,8 @@ SPARE = 16.0  # refusals; how many more than that may come at once
 class FallenDemand:
     """Compares what a client wants with what was accepted of it. Owned by a throttle.
 
-    `want` for each request that is to be sent; `accept` and `refuse` for each outcome.
+    Call `want` for each request that is to be sent, and `accept` or `refuse` for each
+    outcome.
     """
 
     __slots__ = ("_accepted", "_began_at", "_gain", "_in_all", "_k", "_refused",
@@ -68,9 +69,10 @@ class FallenDemand:
         self._refused[: criticality + 1] = [at_last] * (criticality + 1)
 
     def fits(self, criticality: Criticality, now: float) -> bool:
-        """Whether all that is wanted of this criticality and those above it is at most
-        K times what was accepted of all; and either none of them was refused for a
-        while, or few enough were (see TOLERATED).
+        """Whether nothing of this criticality needs to be held back any more.
+
+        The demand of it and of higher ones is at most K times what was accepted of all,
+        and either none of them was refused for a while, or few were (see TOLERATED).
         """
         if self._began_at is None or now <= self._began_at:
             return False
