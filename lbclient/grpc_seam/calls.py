@@ -1,8 +1,8 @@
 """What is asked of a grpc.aio call while it runs, and how it is given up."""
 
 from asyncio import current_task
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol
 
 import grpc
 
@@ -137,6 +137,21 @@ def is_half_closed(call: Any) -> bool:
     except AttributeError as error:  # instrumentation wraps it, or it is not begun
         is_news(error)
         return False
+
+
+class TakenRequests(Protocol):
+    """Requests that are taken one by one, as `calls.request_stream` has them.
+
+    Who takes one sets `is_taken` and awaits `following()`. Then it calls `took` with
+    the request, or `left` if there is none. Where `following` is None the requests are
+    to be iterated over.
+    """
+
+    is_taken: bool
+    following: Callable[[], Awaitable[Any]] | None
+
+    def took(self, request: Any) -> None: ...
+    def left(self) -> None: ...
 
 
 class Writable:

@@ -9,9 +9,9 @@ Imported only where `direct.call_arguments` has found that all of it is there.
 """
 
 from asyncio import CancelledError, sleep, wait
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 import grpc
 from grpc._cython.cygrpc import (  # type: ignore[import-not-found]
@@ -26,6 +26,7 @@ from grpc._cython.cygrpc import (  # type: ignore[import-not-found]
 from grpc.aio._call import StreamStreamCall, StreamUnaryCall, UnaryStreamCall
 from grpc.aio._utils import _timeout_to_deadline
 
+from lbclient.grpc_seam.calls import TakenRequests
 from lbclient.grpc_seam.interceptors import with_compression
 from lbclient.log import Log
 
@@ -36,21 +37,6 @@ NO_FLAGS = 0
 # Bytes of a first request that goes with the headers. A longer one may have to wait for
 # the server to read, and `wait_for_connection` would wait with it.
 MOST_OF_FIRST = 2**14
-
-
-class TakenRequests(Protocol):
-    """Requests that are taken one by one, as `calls.request_stream` has them.
-
-    Who takes one sets `is_taken` and awaits `following()`. Then it calls `took` with
-    the request, or `left` if there is none. Where `following` is None the requests are
-    to be iterated over.
-    """
-
-    is_taken: bool
-    following: Callable[[], Awaitable[Any]] | None
-
-    def took(self, request: Any) -> None: ...
-    def left(self) -> None: ...
 
 
 class _Own:

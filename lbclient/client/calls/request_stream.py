@@ -17,7 +17,7 @@ from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lbclient.grpc_seam.own_streams import TakenRequests
+    from lbclient.grpc_seam.calls import TakenRequests
 
 KEPT = 16  # requests; few, as each may be as large as a message can be
 

@@ -51,7 +51,7 @@ PAUSE, PATIENCE = 0.001, 200  # seconds, times: how long a true status may take
 
 
 class Call:
-    """A call that may wait for a backend, and go to another one after a failure.
+    """A call whose backend may come later, or change: waiting, started, or over unsent.
 
     It is waiting (no `_inner` and no `_error`), started (`_inner`), or over without
     having been sent (`_error`). With `error` it is over from the start, as its request
@@ -316,8 +316,8 @@ class Call:
         self.attempts.explain(error, marked(self), self._inner)
 
     def _raise(self, error: Exception) -> NoReturn:
-        """Raises the error that is handled; or the error of the attempt, if grpc.aio
-        only says that a write failed."""
+        """Raises the error that is handled, as it is; or why the attempt failed, if all
+        that grpc.aio says is that a write did."""
         told = error
         if is_of_a_write(error):
             told = self._attempt_end.error or error
@@ -569,7 +569,7 @@ class AttemptEnd:
             call.attempt_over(None)
 
     def _keep_status(self, inner: Any, code: int, trailers: Trailers) -> None:
-        """Remembers the status: grpc.aio tells another one if a write fails later."""
+        """A write that fails later has grpc.aio tell another status."""
         if code:
             self.error = error_of(inner)
         else:
