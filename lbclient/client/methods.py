@@ -129,21 +129,6 @@ class StubMethod:
         """What of `request` an attempt begins with; raises for what cannot be sent."""
         raise NotImplementedError
 
-    def call(
-        self,
-        request: Any,
-        timeout: float | None,
-        metadata: Any,
-        credentials: grpc.CallCredentials | None,
-        wait_for_ready: bool | None,
-        compression: grpc.Compression | None,
-    ) -> Any:
-        balancer = self._get_balancer()
-        options = metadata, credentials, wait_for_ready, compression
-        if self._interceptors:
-            return self._call_intercepted(balancer, request, timeout, *options)
-        return self._call(balancer, request, timeout, *options)
-
     def _call(
         self,
         balancer: Balancer,
@@ -300,8 +285,15 @@ class _UnaryRequest(StubMethod):
         wait_for_ready: bool | None = None,
         compression: grpc.Compression | None = None,
     ) -> Any:
-        return self.call(
-            request, timeout, metadata, credentials, wait_for_ready, compression
+        call = self._call_intercepted if self._interceptors else self._call
+        return call(
+            self._get_balancer(),
+            request,
+            timeout,
+            metadata,
+            credentials,
+            wait_for_ready,
+            compression,
         )
 
 
@@ -321,7 +313,9 @@ class _StreamRequest(StubMethod):
         wait_for_ready: bool | None = None,
         compression: grpc.Compression | None = None,
     ) -> Any:
-        return self.call(
+        call = self._call_intercepted if self._interceptors else self._call
+        return call(
+            self._get_balancer(),
             request_iterator,
             timeout,
             metadata,

@@ -57,7 +57,10 @@ _BEGUN = "_prepare_rpc", "_async_request_poller", "_context"
 _OF_CALL = {
     "unary_unary": ("_call_response", "_request"),
     "unary_stream": (*_READ, "_send_unary_request", "_request", "_context"),
-    "stream_unary": _WRITTEN,
+    "stream_unary": (
+        *("_response_deserializer", "_call_response", "_conduct_rpc"),
+        *("_async_request_poller", "_context", *_WRITTEN),
+    ),
     "stream_stream": (*_READ, *_WRITTEN, *_BEGUN),
 }
 _OF_ALL_CALLS = ("_cython_call", "_metadata", "_loop")

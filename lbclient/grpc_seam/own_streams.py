@@ -2,15 +2,14 @@
 
 In grpc.aio five coroutines wait one for another for each message that is read, and four
 for each that is sent: here it is two. A call with a single request asks for the
-response headers as it sends that, not in a step of its own. A call that streams both
-ways sends a first request that is there at once with the request headers.
+response headers as it sends that, not in a step of its own. A call with a stream of
+requests sends a first one that is there at once with the request headers.
 
 Imported only where `direct.call_arguments` has found that all of it is there.
 """
 
-from asyncio import CancelledError, sleep, wait
+from asyncio import CancelledError, Event, sleep, wait
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -124,11 +123,21 @@ def _decoded(data: bytes, decode: Callable[[bytes], Any]) -> Any:
 
 
 class _Writing(_Own):
-    """Writes requests."""
+    """Writes requests. A first one that is there at once, and short, goes with the
+    headers.
 
+    The task that takes the requests sends it so. The task of the call, which begins
+    after that, sends the headers alone where they were not sent.
+    """
+
+    _context: Any
     _done_writing_flag: bool
+    _metadata: Any
     _metadata_sent: Any
     _request_serializer: Any
+    _lbclient_headers: Any = None  # of the response, of a call that is joined
+    _has_begun = False
+    _is_joined = False  # has begun with a first request
 
     async def _consume_request_iterator(self, iterator: Any) -> None:
         if getattr(iterator, "following", None) is None:
@@ -184,7 +193,31 @@ class _Writing(_Own):
             self._give_up()
             raise
 
-    _write_first = _write  # for most there is nothing special about it
+    async def _write_first(self, request: Any) -> None:
+        call, message = self._cython_call, None
+        if not (self._has_begun or self._context or call.done()):
+            encode = self._request_serializer
+            try:
+                message = request if encode is None else encode(request)
+            except Exception:
+                message = None  # `_write` says what is wrong with it
+            if isinstance(message, bytes) and len(message) <= MOST_OF_FIRST:
+                self._has_begun = self._is_joined = True
+        if not self._is_joined:
+            await self._write(request, message)
+            return
+        both = (
+            SendInitialMetadataOperation(self._metadata, NO_FLAGS),
+            SendMessageOperation(message, NO_FLAGS),
+        )
+        try:
+            await execute_batch(call, both, self._loop)
+            self._metadata_sent.set()
+        except ExecuteBatchError:
+            await self._raise_for_status()
+        except CancelledError:
+            self._give_up()
+            raise
 
     async def _done_writing(self) -> None:
         call = self._cython_call
@@ -235,27 +268,76 @@ class OwnUnaryStreamCall(_Reading, UnaryStreamCall):  # type: ignore[type-arg]
 
 
 class OwnStreamUnaryCall(_Writing, StreamUnaryCall):  # type: ignore[type-arg]
-    ...
+    """Receives the response in one batch with the end of the requests, if its first
+    one went with the headers. If it is answered before that end, the task of the call
+    receives the response."""
+
+    _is_received = False  # by a batch that has begun
+    _response: Any = None
+    _headers_awaited: Event | None = None
+
+    def _done_writing(self) -> Any:
+        call = self._cython_call
+        if self._is_received or call.done() or not self._is_joined:
+            return super()._done_writing()
+        self._done_writing_flag = True
+        return self._receive(SendCloseFromClientOperation(NO_FLAGS))
+
+    async def _receive(self, *sent: Any) -> None:
+        self._is_received = True
+        received = ReceiveMessageOperation(NO_FLAGS)
+        try:
+            await execute_batch(self._cython_call, (*sent, received), self._loop)
+            self._response = received.message()
+        except ExecuteBatchError:
+            pass  # there is none: its status says why
+        except CancelledError:
+            self._give_up()
+            raise
+
+    async def _conduct_rpc(self) -> Any:
+        self._has_begun = True
+        if not self._is_joined:
+            return await super()._conduct_rpc()
+        call, headers = self._cython_call, ReceiveInitialMetadataOperation(NO_FLAGS)
+        try:
+            try:
+                await execute_batch(call, (headers,), self._loop)
+                self._lbclient_headers = headers.initial_metadata()
+            except ExecuteBatchError:
+                pass  # there are none: its status says why
+            if self._headers_awaited is not None:
+                self._headers_awaited.set()
+            is_with_end = self._is_received
+            if not is_with_end:
+                await self._receive()
+            await call._handle_status_once_received()
+            self._metadata_sent.set()
+            if is_with_end and self._response is None and not call._status.code():
+                requests: Any = self._async_request_poller
+                await wait((requests,))  # which is about to have it
+        except CancelledError:
+            self._give_up()
+            raise
+        if call._status.code():
+            return EOF
+        data, self._response = self._response, None
+        decode = self._response_deserializer
+        return data if decode is None else _decoded(data, decode)
+
+    async def initial_metadata(self) -> Any:
+        if not (self._has_begun or self._call_response.done()):
+            await sleep(0)  # in which its tasks begin
+        if not self._is_joined:
+            return await super().initial_metadata()
+        if self._lbclient_headers is None and not self._call_response.done():
+            come = self._headers_awaited = self._headers_awaited or Event()
+            self._call_response.add_done_callback(lambda _: come.set())
+            await come.wait()
+        return grpc.aio.Metadata.from_tuple(self._lbclient_headers or ())
 
 
 class OwnStreamStreamCall(_Reading, _Writing, StreamStreamCall):  # type: ignore[type-arg]
-    _has_begun = False
-    _first: bytes | None = None  # request that is sent with the headers
-    _lbclient_headers: Any = None
-
-    async def _write_first(self, request: Any, message: Any = None) -> None:
-        if not self._has_begun:
-            encode = self._request_serializer
-            with suppress(Exception):  # `_write` says what is wrong with it
-                message = request if encode is None else encode(request)
-        if not isinstance(message, bytes) or len(message) > MOST_OF_FIRST:
-            await self._write(request, message)
-            return
-        self._first = message
-        await self._metadata_sent.wait()
-        if self.done():
-            await self._raise_for_status()
-
     async def _prepare_rpc(self) -> None:
         try:
             if self._context is None and getattr(self, "_async_request_poller", None):
@@ -264,19 +346,13 @@ class OwnStreamStreamCall(_Reading, _Writing, StreamStreamCall):  # type: ignore
             self._give_up()
             return
         self._has_begun = True
-        if self._first is None:
+        if not self._is_joined:
             await super()._prepare_rpc()
             return
         call, headers = self._cython_call, ReceiveInitialMetadataOperation(NO_FLAGS)
-        both = (
-            SendInitialMetadataOperation(self._metadata, NO_FLAGS),
-            SendMessageOperation(self._first, NO_FLAGS),
-        )
         end = self._loop.create_task(call._handle_status_once_received())
         try:
             try:
-                await execute_batch(call, both, self._loop)
-                self._metadata_sent.set()
                 await execute_batch(call, (headers,), self._loop)
                 self._lbclient_headers = headers.initial_metadata()
             except ExecuteBatchError:

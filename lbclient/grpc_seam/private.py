@@ -53,6 +53,7 @@ COSTS = {
     "grpc._cython.cygrpc:SendMessageOperation": LAYERS,
     "grpc._cython.cygrpc:_AioCall.set_internal_error": LAYERS,
     "grpc._cython.cygrpc:execute_batch": LAYERS,
+    "_conduct_rpc": LAYERS,
     "_consume_request_iterator": LAYERS,
     "_context": LAYERS,
     "_done_writing": LAYERS,

@@ -198,6 +198,13 @@ def is_of_a_write(error: Exception) -> bool:
     )
 
 
+def lacks_headers(error: Exception, call: Any) -> bool:
+    """Whether grpc.aio's error of a call is without the response headers that we have
+    received in its place."""
+    has_some = isinstance(error, grpc.aio.AioRpcError) and error.initial_metadata()
+    return not has_some and bool(getattr(call, "_lbclient_headers", None))
+
+
 def has_begun(call: Any) -> bool:
     """Whether a call that failed had an answer that its caller may have seen."""
     return bool(_received(call))

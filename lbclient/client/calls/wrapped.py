@@ -33,6 +33,7 @@ from lbclient.grpc_seam import (
     final_status,
     is_of_a_write,
     is_provisional,
+    lacks_headers,
     mark,
     marked,
     was_not_begun,
@@ -317,9 +318,9 @@ class Call:
 
     def _raise(self, error: Exception) -> NoReturn:
         """Raises the error that is handled, as it is; or why the attempt failed, if all
-        that grpc.aio says is that a write did."""
+        that grpc.aio says is that a write did, or if it says less."""
         told = error
-        if is_of_a_write(error):
+        if is_of_a_write(error) or lacks_headers(error, self._inner):
             told = self._attempt_end.error or error
         self._explain(told)
         try:
@@ -539,28 +540,27 @@ class AttemptEnd:
             return
         self._siblings.discard(inner)
         call = self._find()
-        if is_provisional(inner) and self._patience:
+        code, trailers = final_status(inner)
+        if code and is_provisional(inner) and self._patience:
             self._patience -= 1
             self._balancer.loop.call_later(PAUSE, self, inner)
             return
         self.has_come = True
         if self._awaited is not None:
             self._awaited.set()
-        code, trailers = final_status(inner)
         if call is not None and call.streams_requests:
-            self._keep_status(inner, code, trailers)
+            # A write that fails later has grpc.aio tell another status.
+            if code:
+                self.error = error_of(inner)
+            else:
+                self.served = trailers
         del self._find  # or the two would keep each other, and the connection
         leave, self.leave_to_other = self.leave_to_other, None
         if leave is not None and leave(self, inner, code, trailers):
             return
         if code == CANCELLED and was_not_begun(inner):
-            tried = self.attempt.number - 1
-            self._balancer.forget(self.attempt, tried)
-            if call is not None:
-                call.take_back()
-                call.attempt_over(None)
-            return
-        if call is None:
+            self._take_back(call)
+        elif call is None:
             settle_orphan(self._balancer, self.attempt, inner, code, trailers)
         elif code:
             call.attempt_over(call.failed(code, trailers))
@@ -568,12 +568,12 @@ class AttemptEnd:
             call.attempts.served(self.attempt, trailers)
             call.attempt_over(None)
 
-    def _keep_status(self, inner: Any, code: int, trailers: Trailers) -> None:
-        """A write that fails later has grpc.aio tell another status."""
-        if code:
-            self.error = error_of(inner)
-        else:
-            self.served = trailers
+    def _take_back(self, call: Call | None) -> None:
+        tried = self.attempt.number - 1
+        self._balancer.forget(self.attempt, tried)
+        if call is not None:
+            call.take_back()
+            call.attempt_over(None)
 
 
 def _part_of_ok(question: str, trailers: Trailers) -> Any:
