@@ -8,11 +8,13 @@ resolves to this address (DNS rebinding).
 """
 
 import asyncio
+import socket
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from ipaddress import IPv6Address, ip_address
+from typing import Any
 
 from lbclient.log import Log
 
@@ -83,9 +85,16 @@ class Site:
         return f"<{len(self._pages)} pages, {len(self._serving)} requests>"
 
     async def open(self, host: str, port: int) -> int:
-        """Listens, and returns the port. Raises OSError if it cannot."""
+        """Listens, and returns the port. Raises OSError if it cannot.
+
+        "::" is every address, of IPv4 as well, as gRPC takes it for its own ports;
+        asyncio takes it for those of IPv6.
+        """
+        where: Any = {"host": host, "port": port}
+        if host == "::":
+            where = {"sock": everywhere(port)}
         self._server = await asyncio.start_server(
-            self._connected, host, port, limit=HEAD_SIZE
+            self._connected, **where, limit=HEAD_SIZE
         )
         return int(self._server.sockets[0].getsockname()[1])
 
@@ -183,6 +192,15 @@ class Site:
 
 def _told(refusal: HttpError) -> HttpResponse:
     return HttpResponse(PLAIN, f"{refusal.why}\n".encode())
+
+
+def everywhere(port: int) -> socket.socket:
+    """Of IPv4 alone where there is no IPv6."""
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(
+            ("", port), family=socket.AF_INET6, dualstack_ipv6=True
+        )
+    return socket.create_server(("", port))
 
 
 def neighbourhood(peer: object) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
@@ -339,6 +340,21 @@ async def test_who_leaves_in_the_middle_of_a_request_is_not_worth_a_line_of_the_
         await writer.wait_closed()
     assert (await get(port))[0] == 200
     assert caplog.records == []
+
+
+@pytest.mark.parametrize("has_ipv6", [True, False])
+async def test_every_address_is_those_of_ipv4_too(
+    has_ipv6: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As gRPC takes [::] for its own ports, in a container without IPv6 as well."""
+    if not has_ipv6:
+        monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
+    site = Site({}, {"localhost"})
+    port = await site.open("::", 0)
+    assert (await get(port))[0] == 404
+    with pytest.raises(OSError, match="in use"):
+        await Site({}, ()).open("::", port)
+    await site.close()
 
 
 async def test_a_request_byte_by_byte_has_no_longer_than_others() -> None:

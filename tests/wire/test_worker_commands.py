@@ -79,7 +79,7 @@ async def test_one_scrape_has_the_requests_of_all_workers(tmp_path: Path) -> Non
         found = re.findall(r"^lbclient_server_requests_total{(.*)} (\S+)$", text, re.M)
         counted["served"] = sum(float(n) for labels, n in found if '"OK"' in labels)
 
-    options = ("--port=0", "--host=127.0.0.1", f"--metrics={port}")
+    options = ("--port=0", f"--metrics={port}")  # everywhere, as in a container
     async with serving("make_server", *options, TMPDIR=str(tmp_path)) as task:
         answered: set[bytes] = set()
         calls = 0
