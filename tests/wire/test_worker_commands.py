@@ -5,17 +5,20 @@ import json
 import os
 import re
 import signal
+import tempfile
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
 import grpc
+import pytest
 
+from lbclient.cli import main
 from tests.hosts import hosting
 from tests.ports import free_ports
 from tests.waiting import eventually
 from tests.wire.workers_program import WHO
-from tests.wire.workers_task import command, is_alive, mapped, serving
+from tests.wire.workers_task import PROGRAM, command, is_alive, mapped, serving
 
 
 async def facts(*words: str) -> Any:
@@ -162,3 +165,15 @@ async def test_a_folder_for_metrics_that_is_not_there_is_a_mistake() -> None:
     ) as task:
         assert await task.ended() == 2
         assert task.found("PROMETHEUS_MULTIPROC_DIR = '/none'"), task.log
+
+
+def test_metrics_need_a_folder_to_write_in(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a container whose file system is read-only there may be none."""
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", list)
+    words = f"serve {PROGRAM}:make_server --port 0 --metrics 1"
+    assert main(words.split()) == 2
+    want = "PROMETHEUS_MULTIPROC_DIR = None: want a folder to write in"
+    assert want in capsys.readouterr().err

@@ -43,7 +43,7 @@ def mark_ended(pid: int) -> None:
 def _folder() -> Iterator[str]:
     """Where processes that start within write their metrics, and what is left of it."""
     if (directory := named()) is None:
-        with TemporaryDirectory(prefix="lbclient-metrics-") as directory:
+        with _temporary() as directory:
             os.environ[DIRECTORY[0]] = directory  # of workers, which inherit it
             try:
                 yield directory
@@ -53,6 +53,14 @@ def _folder() -> Iterator[str]:
     if not Path(directory).is_dir():
         raise ConfigError(DIRECTORY[0], directory, "a folder that is there")
     yield directory
+
+
+def _temporary() -> TemporaryDirectory[str]:
+    try:
+        return TemporaryDirectory(prefix="lbclient-metrics-")
+    except OSError as error:  # such as a container's file system, which is read-only
+        want = f"a folder to write in, or one such at /tmp ({error.strerror})"
+        raise ConfigError(DIRECTORY[0], None, want) from None
 
 
 def end(directory: str, pid: int) -> None:
@@ -86,7 +94,7 @@ async def scraped_at(port: object, host: str) -> AsyncIterator[Ended | None]:
     each one that has ended. None: nobody wants metrics. They are in the folder that is
     set for prometheus_client, or else in one that is gone at the end.
 
-    Raises ConfigError for what is no port and for a folder that is not there, and
+    Raises ConfigError for what is no port and for a folder that cannot be had, and
     RuntimeError where the port is taken.
     """
     if port is None:
