@@ -16,8 +16,9 @@ from lbclient.client.backends.backend import Backend
 from lbclient.client.health.connection_health import NO_SERVICE
 from lbclient.client.health.repeated_checks import ASKED
 from lbclient.client.health.stream_checks import NO_ROOM
-from lbclient.client.health.streams import LONGEST_PAUSE
+from lbclient.client.health.streams import FLOOD_PAUSE, LONGEST_PAUSE
 from lbclient.core.backends.doubt import RAREST_CHECK
+from lbclient.core.backends.read_credit import BURST, RATE
 from lbclient.core.backends.shared_address import MEMORY, MOST_TASKS, RECENT
 from lbclient.core.backends.stream_permit import (
     LEAST_PATIENCE,
@@ -731,3 +732,36 @@ async def test_a_server_that_ends_all_unseen_is_asked_ever_more_seldom() -> None
         assert fleet.states() == ["connecting", "ready"]
         server.refuses.clear()
         await until(lambda: fleet.states() == ["ready", "ready"], 45.0)
+
+
+# --- streams that send too much -----------------------------------------------
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+async def test_a_flood_of_health_is_read_no_more_often_than_is_of_use(
+    is_ours: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each change was taken, 1,000 a second. The last one is not missed for that."""
+    caplog.set_level(logging.DEBUG, "lbclient.balancer")
+    fleet = Fleet(1, health="watch")
+    if not is_ours:
+        be_a_stranger(fleet.servers[0])
+    async with fleet:
+        await asyncio.sleep(3 * INTERVAL)
+        caplog.clear()
+        (server,), began_at = fleet.servers, now()
+        for _ in range(5_000):
+            for state in (load_pb2.LAME_DUCK, load_pb2.SERVING):
+                server.enter(state)
+                await asyncio.sleep(MOMENT)
+        server.enter(load_pb2.LAME_DUCK)
+        read = sum(" (was " in record.getMessage() for record in caplog.records)
+        # Each new stream's first message is its state, even one that is too many.
+        assert read <= BURST + (now() - began_at) * (RATE + 1 / FLOOD_PAUSE)
+        await asyncio.sleep(FLOOD_PAUSE + MOMENT)
+        assert fleet.states() == ["lame duck"]
+        # It is a flood no more.
+        await asyncio.sleep(BURST / RATE)
+        server.enter(load_pb2.SERVING)
+        await asyncio.sleep(MOMENT)
+        assert fleet.states() == ["ready"]

@@ -2,9 +2,14 @@
 
 A stream that was begun takes one of the connection's streams. It has spoken once its
 first message came.
+
+A stream that sends more than is of use is ended, and begun again after a moment: its
+first message is then the last value. To read it slowly would not do: flow control lets
+64 KiB of small messages through, which would be read minutes late.
 """
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable
 from math import inf
 
@@ -21,6 +26,7 @@ from lbclient.client.health.refused_services import (
     Refusals,
     status_of,
 )
+from lbclient.core.backends.read_credit import ReadCredit
 from lbclient.core.backoff import Backoff
 from lbclient.core.text import printable
 from lbclient.grpc_seam import without_interceptors
@@ -31,6 +37,8 @@ logger = Log(__name__)
 # A connection that is lost ends its streams within a millisecond, or a few of a loop
 # that is busy; streams that outlive that are those of one that said GOAWAY.
 LAST_WORDS = 0.05  # seconds
+
+FLOOD_PAUSE = 0.25  # seconds until a stream that sent more is begun again
 
 LONGEST_PAUSE = 60.0  # seconds; after a refusal, of pauses that double
 
@@ -77,6 +85,7 @@ class Streams:
         self._backoff = backoff
         self._unheard = unheard
         self._offered = set[str]()  # methods that have spoken
+        self._credits = defaultdict[str, ReadCredit](ReadCredit)  # by method
 
     async def follow(
         self, method: str, request: bytes, take: Callable[[bytes], None]
@@ -86,6 +95,16 @@ class Streams:
         Returns whether there was one. Raises RefusedError and NotOfferedError. A method
         that has spoken is offered: then a status is one more way to break.
         """
+        while True:
+            has_spoken = await self._follow(method, request, take)
+            if not self._credits[method].is_spent:
+                return has_spoken
+            logger.debug("%s sends too much; it is begun again", method)
+            await asyncio.sleep(FLOOD_PAUSE)
+
+    async def _follow(
+        self, method: str, request: bytes, take: Callable[[bytes], None]
+    ) -> bool:
         stream: grpc.aio.UnaryStreamMultiCallable[bytes, bytes]
         stream = without_interceptors(self._channel.unary_stream(method))
         await self._backoff.wait_turn()
@@ -93,7 +112,8 @@ class Streams:
         self.begun += 1
         has_spoken = False
         try:
-            while isinstance(message := await call.read(), bytes):  # not EOF
+            # Neither the end of the stream, nor of the credit.
+            while isinstance(message := await self._next(call, method), bytes):
                 if not has_spoken:
                     has_spoken = True
                     self._refusals.answered(method)
@@ -122,6 +142,12 @@ class Streams:
             if has_spoken:
                 self._count(-1)
         return has_spoken
+
+    async def _next(
+        self, call: grpc.aio.UnaryStreamCall[bytes, bytes], method: str
+    ) -> object:
+        now = asyncio.get_running_loop().time()
+        return await call.read() if self._credits[method].take(now) else None
 
     def _note(self, method: str, error: grpc.aio.AioRpcError) -> None:
         """A stream ended before its first message. One of ours that has no room for it
