@@ -22,6 +22,7 @@ from lbclient.client.calls.decline_marks import DeclineMarks
 from lbclient.client.calls.retry_policies import hedging_of, retry_policy_of
 from lbclient.client.channel_context import ChannelContext
 from lbclient.client.channel_pickers import ChannelPickers
+from lbclient.client.loop_lag import LoopLag
 from lbclient.client.observers import Observers
 from lbclient.client.pending import Pending
 from lbclient.client.recent_picks import RecentPicks
@@ -110,6 +111,9 @@ class Balancer:
         self.picks = RecentPicks(clock, self.outliers)
         self.rng = context.rng
         self._rest = context.rest
+        self._loop_lag = LoopLag(
+            context.tasks, clock, lambda: any(map(_is_called, self.pool.nodes.values()))
+        )
 
     # --- picks ---------------------------------------------------------------
 
@@ -124,13 +128,15 @@ class Balancer:
         # Who waits goes first, or they wait together. (The dict's own truth is C.)
         return None if self.pending.waiters else self._choose(now, counts, hints)
 
-    def _choose(
+    def _choose(  # noqa: C901  # the hot path, written out
         self, now: float, counts: dict[int, int], hints: CallHints | None
     ) -> Backend | None:
         pickers = self.pickers
         picker = pickers.current if hints is None else pickers.for_call(hints)
         if self._rest.is_on:
             self._rest.end()
+        if not self._loop_lag.is_on:
+            self._loop_lag.start(now)
         lost, has_raised = 0, False
         while ready := self.pool.ready:
             try:
@@ -200,6 +206,8 @@ class Balancer:
         if get_ident() != self.thread:
             self._on_loop(self.settle, attempt, outcome, code, then, now)
             return
+        if code == DEADLINE_EXCEEDED and self._loop_lag.kept_back(attempt.sent_at, now):
+            outcome = outcome._replace(verdict=ABANDONED)  # the client's own fault
         learned = outcome
         if (
             self.outliers.watching
@@ -222,7 +230,11 @@ class Balancer:
             observed.attempt_over(code, took, outcome.verdict, then, now)
         if attempt.hints is not None and self.pickers.answers.is_wanted:
             self.pickers.answers.over(attempt, None if code else outcome.latency, now)
-        if code == DEADLINE_EXCEEDED and (then is None or then.delay is None):
+        if (
+            code == DEADLINE_EXCEEDED
+            and outcome.verdict is not ABANDONED
+            and (then is None or then.delay is None)
+        ):
             self.connections.miss_deadline(backend)
         if self.picks.recent is not None:
             self.picks.finished(backend, outcome, now)
@@ -277,6 +289,7 @@ class Balancer:
         """Ends without waiting what nobody is left for; calls in flight go on."""
         self.pending.cancel()
         self.pickers.close()
+        self._loop_lag.stop()
         self.backends.abort()
 
     async def close(self, grace: float | None) -> None:
@@ -286,6 +299,7 @@ class Balancer:
             grace = await self._all_answered(grace)
             self.pending.cancel()
         self.pickers.close()
+        self._loop_lag.stop()
         await self.backends.close(grace)
 
     async def _all_answered(self, grace: float) -> float:
@@ -300,3 +314,7 @@ class Balancer:
             idle_looks = idle_looks + 1 if is_idle else 0
             await asyncio.sleep(min(left, LOOK_EVERY))
         return max(0.0, until - self.loop.time())
+
+
+def _is_called(backend: Backend) -> bool:
+    return backend.load.in_flight > 0

@@ -1,0 +1,66 @@
+"""Notices that the client's own event loop stood still, as in a blocking function.
+
+A call that begins is sent in the loop's next turn. If that comes late the deadline may
+have passed by then, which says nothing of the backend. An answer that comes while the
+loop stands still counts: gRPC's core receives it in threads of its own.
+"""
+
+from collections.abc import Callable
+
+from lbclient.background.tasks import Alarm, Tasks
+from lbclient.core.protocols import Clock
+
+PERIOD = (
+    0.1  # seconds between two beats while calls are in flight; the server's sampler
+)
+STALL = (
+    0.1  # seconds that a beat comes late; less is a busy loop, or a short collection
+)
+
+
+class LoopLag:
+    """Measures how late a timer of the event loop comes while calls are in flight.
+    Owned by a balancer, which starts it with a call if not `is_on`."""
+
+    def __init__(
+        self, tasks: Tasks, clock: Clock, are_in_flight: Callable[[], bool]
+    ) -> None:
+        self.is_on = False
+        self._clock = clock
+        self._are_in_flight = are_in_flight
+        self._alarm = Alarm(tasks, self._beat)
+        self._beat_at = 0.0  # last
+        # The last time that it stood still: from the beat before it on.
+        self._stood_from = self._stood_until = 0.0
+
+    def start(self, now: float) -> None:
+        self.is_on = True
+        self._beat_at = now
+        self._alarm.set(PERIOD)
+
+    def _beat(self) -> None:
+        now = self._clock()
+        self._note(now)
+        self.is_on = False
+        if self._are_in_flight():
+            self.start(now)
+
+    def _note(self, now: float) -> None:
+        if self.is_on and now - self._beat_at > PERIOD + STALL:
+            self._stood_from, self._stood_until = self._beat_at, now
+            self._beat_at = now
+
+    def kept_back(self, began_at: float, now: float) -> bool:
+        """Whether a call that ends now was sent so late, or never, that half of its
+        time was over, as the loop stood still when it began."""
+        self._note(now)
+        is_kept_back = self._stood_from <= began_at < self._stood_until
+        return is_kept_back and self._stood_until - began_at >= (now - began_at) / 2
+
+    def stop(self) -> None:
+        self.is_on = False
+        self._alarm.clear()
+
+    def __repr__(self) -> str:
+        stood = self._stood_until - self._stood_from
+        return f"<stood still for {stood:.1f} s until {self._stood_until:.1f}>"
