@@ -111,9 +111,7 @@ class Balancer:
         self.picks = RecentPicks(clock, self.outliers)
         self.rng = context.rng
         self._rest = context.rest
-        self._loop_lag = LoopLag(
-            context.tasks, clock, lambda: any(map(_is_called, self.pool.nodes.values()))
-        )
+        self._loop_lag = LoopLag(context.tasks, clock, self.pool.nodes)
 
     # --- picks ---------------------------------------------------------------
 
@@ -314,7 +312,3 @@ class Balancer:
             idle_looks = idle_looks + 1 if is_idle else 0
             await asyncio.sleep(min(left, LOOK_EVERY))
         return max(0.0, until - self.loop.time())
-
-
-def _is_called(backend: Backend) -> bool:
-    return backend.load.in_flight > 0

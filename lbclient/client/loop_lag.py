@@ -5,10 +5,14 @@ have passed by then, which says nothing of the backend. An answer that comes whi
 loop stands still counts: gRPC's core receives it in threads of its own.
 """
 
-from collections.abc import Callable
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from lbclient.background.tasks import Alarm, Tasks
 from lbclient.core.protocols import Clock
+
+if TYPE_CHECKING:
+    from lbclient.client.backends.backend import Backend
 
 # Seconds between two beats while calls are in flight. A power of two: sums are exact.
 PERIOD = 0.125
@@ -20,11 +24,11 @@ class LoopLag:
     Owned by a balancer, which starts it with a call if not `is_on`."""
 
     def __init__(
-        self, tasks: Tasks, clock: Clock, are_in_flight: Callable[[], bool]
+        self, tasks: Tasks, clock: Clock, backends: Mapping[str, "Backend"]
     ) -> None:
         self.is_on = False
         self._clock = clock
-        self._are_in_flight = are_in_flight
+        self._backends = backends
         self._alarm = Alarm(tasks, self._beat)
         self._beat_at = 0.0  # last
         # The last time that it stood still: from the beat before it on.
@@ -39,7 +43,8 @@ class LoopLag:
         now = self._clock()
         self._note(now)
         self.is_on = False
-        if self._are_in_flight():
+        # A list: a generator would run once for each backend.
+        if any([one.load.in_flight for one in self._backends.values()]):  # noqa: C419
             self.start(now)
 
     def _note(self, now: float) -> None:

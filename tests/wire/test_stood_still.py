@@ -53,7 +53,7 @@ class StoodStill:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.lag = LoopLag(Tasks("test", Random(7)), lambda: self.now, lambda: True)
+        self.lag = LoopLag(Tasks("test", Random(7)), lambda: self.now, {})
         self.lag.start(0.0)
 
     def turn_until(self, now: float) -> None:
