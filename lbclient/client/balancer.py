@@ -111,7 +111,7 @@ class Balancer:
         self.picks = RecentPicks(clock, self.outliers)
         self.rng = context.rng
         self._rest = context.rest
-        self._loop_lag = LoopLag(context.tasks, clock, self.pool.nodes)
+        self._loop_lag = LoopLag(context.tasks, clock, self.pool)
 
     # --- picks ---------------------------------------------------------------
 

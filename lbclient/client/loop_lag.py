@@ -5,10 +5,10 @@ have passed by then, which says nothing of the backend. An answer that comes whi
 loop stands still counts: gRPC's core receives it in threads of its own.
 """
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from lbclient.background.tasks import Alarm, Tasks
+from lbclient.core.backends.pool import Pool
 from lbclient.core.protocols import Clock
 
 if TYPE_CHECKING:
@@ -23,12 +23,10 @@ class LoopLag:
     """Measures how late a timer of the event loop comes while calls are in flight.
     Owned by a balancer, which starts it with a call if not `is_on`."""
 
-    def __init__(
-        self, tasks: Tasks, clock: Clock, backends: Mapping[str, "Backend"]
-    ) -> None:
+    def __init__(self, tasks: Tasks, clock: Clock, pool: Pool["Backend"]) -> None:
         self.is_on = False
         self._clock = clock
-        self._backends = backends
+        self._pool = pool
         self._alarm = Alarm(tasks, self._beat)
         self._beat_at = 0.0  # last
         # The last time that it stood still: from the beat before it on.
@@ -44,7 +42,7 @@ class LoopLag:
         self._note(now)
         self.is_on = False
         # A list: a generator would run once for each backend.
-        if any([one.load.in_flight for one in self._backends.values()]):  # noqa: C419
+        if any([one.load.in_flight for one in self._pool.nodes.values()]):  # noqa: C419
             self.start(now)
 
     def _note(self, now: float) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -53,7 +54,9 @@ class StoodStill:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.lag = LoopLag(Tasks("test", Random(7)), lambda: self.now, {})
+        no_backends: Any = SimpleNamespace(nodes={})
+        tasks = Tasks("test", Random(7))
+        self.lag = LoopLag(tasks, lambda: self.now, no_backends)
         self.lag.start(0.0)
 
     def turn_until(self, now: float) -> None:
