@@ -88,12 +88,18 @@ class Flooded(NamedTuple):
 
 
 async def victim_of(
-    kind: str, method: str, seconds: float, streams: int, connections: int, **more: Any
+    kind: str,
+    method: str,
+    seconds: float,
+    streams: int,
+    connections: int,
+    deadline: float = DEADLINE,
+    **more: Any,
 ) -> Flooded:
     """The victim calls all the while; the streams come after a tenth of that."""
     async with fleet(1, kind) as [task], theirs([task]) as channel:
         await channel.channel_ready()
-        calling = asyncio.create_task(drive(channel, CALLS, seconds, DEADLINE))
+        calling = asyncio.create_task(drive(channel, CALLS, seconds, deadline))
         await asyncio.sleep(seconds / 10)
         async with flood(task, method, streams, connections, **more) as one:
             tally = await calling
@@ -104,11 +110,14 @@ async def victim_of(
 
 async def many(
     seconds: float, streams: int = MANY, connections: int = CONNECTIONS,
-    method: str = wire.WATCH_METHOD, interval: float = 0.1,
+    method: str = wire.WATCH_METHOD, interval: float = 0.1, deadline: float = DEADLINE,
 ) -> Row:  # fmt: skip
     """As fast as they can be opened, each asking for as many reports as it can get."""
     fault = f"{streams:,} streams on {connections} connections"
-    wanted = {"streams": streams, "connections": connections, "interval": interval}
+    wanted = {
+        "streams": streams, "connections": connections, "interval": interval,
+        "deadline": deadline,
+    }  # fmt: skip
     return await _compared(fault, method, seconds, wanted)
 
 

@@ -1,5 +1,7 @@
 """Floods of health and load streams, from a process of their own: the short form."""
 
+from time import monotonic, process_time
+
 import pytest
 
 from benchmarks.faults import stream_flood
@@ -13,9 +15,23 @@ WORDS = {
 }
 
 
+def slowness(seconds: float = 0.5) -> float:
+    """How many seconds pass on this machine for one of its processor to a process that
+    wants one. 1.0: nobody else wants it."""
+    began_at, had = monotonic(), process_time()
+    while monotonic() - began_at < seconds:
+        pass
+    return (monotonic() - began_at) / (process_time() - had)
+
+
 async def test_other_clients_fare_as_with_a_stock_server() -> None:
-    """Twice as many at once as gRPC's core keeps for a server of ours."""
-    row = await stream_flood.many(4.0, streams=2000, connections=20)
+    """Twice as many at once as gRPC's core keeps for a server of ours.
+
+    To refuse these takes a server of ours some 0.4 s of a processor, a stock server
+    half of that; so on a busy machine the calls have longer deadlines.
+    """
+    deadline = stream_flood.DEADLINE * slowness()
+    row = await stream_flood.many(4.0, streams=2000, connections=20, deadline=deadline)
     assert row.holds, row
 
 
