@@ -102,6 +102,7 @@ CHANNEL = {
     "waiting": NUMBER,
     "waited": NUMBER,
     "waited_seconds": NUMBER,
+    "loop_stall_seconds": NUMBER,
     "p50": MAYBE,
     "p99": MAYBE,
     "resends": NUMBER,

@@ -111,7 +111,7 @@ class Balancer:
         self.picks = RecentPicks(clock, self.outliers)
         self.rng = context.rng
         self._rest = context.rest
-        self._loop_lag = LoopLag(context.tasks, clock, self.pool)
+        self.loop_lag = LoopLag(context.tasks, clock, self.pool)
 
     # --- picks ---------------------------------------------------------------
 
@@ -133,8 +133,8 @@ class Balancer:
         picker = pickers.current if hints is None else pickers.for_call(hints)
         if self._rest.is_on:
             self._rest.end()
-        if not self._loop_lag.is_on:
-            self._loop_lag.start(now)
+        if not self.loop_lag.is_on:
+            self.loop_lag.start(now)
         lost, has_raised = 0, False
         while ready := self.pool.ready:
             try:
@@ -204,7 +204,7 @@ class Balancer:
         if get_ident() != self.thread:
             self._on_loop(self.settle, attempt, outcome, code, then, now)
             return
-        if code == DEADLINE_EXCEEDED and self._loop_lag.kept_back(attempt.sent_at, now):
+        if code == DEADLINE_EXCEEDED and self.loop_lag.kept_back(attempt.sent_at, now):
             outcome = outcome._replace(verdict=ABANDONED)  # the client's own fault
         learned = outcome
         if (
@@ -287,7 +287,7 @@ class Balancer:
         """Ends without waiting what nobody is left for; calls in flight go on."""
         self.pending.cancel()
         self.pickers.close()
-        self._loop_lag.stop()
+        self.loop_lag.stop()
         self.backends.abort()
 
     async def close(self, grace: float | None) -> None:
@@ -297,7 +297,7 @@ class Balancer:
             grace = await self._all_answered(grace)
             self.pending.cancel()
         self.pickers.close()
-        self._loop_lag.stop()
+        self.loop_lag.stop()
         await self.backends.close(grace)
 
     async def _all_answered(self, grace: float) -> float:

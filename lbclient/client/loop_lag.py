@@ -21,10 +21,12 @@ STALL = 0.1  # seconds that a beat is late. Less has a busy loop, or a short col
 
 class LoopLag:
     """Measures how late a timer of the event loop comes while calls are in flight.
-    Owned by a balancer, which starts it with a call if not `is_on`."""
+    Owned by a balancer, which starts it with a call if not `is_on`. `stalled` is the
+    sum, in seconds, of how late it came where it was a stall."""
 
     def __init__(self, tasks: Tasks, clock: Clock, pool: Pool["Backend"]) -> None:
         self.is_on = False
+        self.stalled = 0.0
         self._clock = clock
         self._pool = pool
         self._alarm = Alarm(tasks, self._beat)
@@ -47,6 +49,7 @@ class LoopLag:
 
     def _note(self, now: float) -> None:
         if self.is_on and now - self._beat_at > PERIOD + STALL:
+            self.stalled += now - self._beat_at - PERIOD
             self._stood_from, self._stood_until = self._beat_at, now
             self._beat_at = now
 

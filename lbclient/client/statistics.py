@@ -282,4 +282,5 @@ def channel_statistics(
         first_message=latency_statistics(counters.first_message),
         resumable_streams=pickers.streams.count,
         stream_moves=pickers.streams.asked,
+        loop_stall_seconds=balancer.loop_lag.stalled,
     )

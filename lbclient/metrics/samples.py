@@ -98,6 +98,7 @@ def channel_counts(channel: ChannelStatistics, target: str) -> Samples:
     )
     yield ("lbclient_waited_total", target), channel.waited
     yield ("lbclient_wait_seconds_total", target), channel.waited_seconds
+    yield ("lbclient_loop_stall_seconds_total", target), channel.loop_stall_seconds
     yield ("lbclient_ejections_total", target), channel.ejections
     yield ("lbclient_spilled_total", target), channel.spilled
     yield ("lbclient_keyed_picks_total", target), channel.keyed_picks

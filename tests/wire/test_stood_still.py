@@ -47,6 +47,7 @@ async def test_deadlines_that_pass_while_the_loop_stands_still_blame_no_backend(
             assert (backend.failed, backend.last_error) == (0, "")
             assert backend.recent_errors == 0.0
         assert backend.abandoned == 9 * MISSES
+        assert channel.statistics().loop_stall_seconds > 3 * 2 * TIMEOUT
 
 
 class StoodStill:

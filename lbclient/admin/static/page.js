@@ -388,6 +388,7 @@ class ChannelSection extends Section {
     facts.set("Latency of all methods, last 200 calls", `p50 ${milliseconds(channel.p50)}, p99 ${milliseconds(channel.p99)}`);
     facts.set("In flight", count(channel.in_flight));
     facts.set("Waiting for a backend", `${count(channel.waiting)} now, ${count(channel.waited)} so far`, { kind: channel.waiting ? "warn" : "" });
+    if (channel.loop_stall_seconds) facts.set("Event loop", `stalled for ${milliseconds(channel.loop_stall_seconds)} so far`, { kind: "warn" });
     facts.set("Calls so far", Object.entries(channel.calls).map(([code, many]) => `${count(many)} ${code}`).join(", ") || "none");
     facts.set("Sent again", `${count(channel.resends)} not taken, ${count(channel.retries)} retries; ${fixed(channel.retries_left, 1)} left in the budget`);
     const withheld = sum(channel.hedges_withheld);

@@ -300,6 +300,8 @@ def channel(now: Any, before: Any, elapsed: float) -> Iterator[str]:
     yield item("resolver", f"{resolver['name']}; {age(resolver['age'])} ago{error}")
     yield item("calls", counts(now["calls"]))
     yield item("under way", f"{now['in_flight']} in flight, {now['waiting']} waiting")
+    if stalled := now.get("loop_stall_seconds"):
+        yield item("event loop", f"stalled for {stalled:.1f} s so far")
     yield item("latency", _latency(now))
     yield item("sent again", _again(now))
     if now["hedges"] or any(now["hedges_withheld"].values()):

@@ -199,6 +199,8 @@ class ChannelStatistics:
     `first_message` has the times until the first messages of streams.
     `resumable_streams` are open now, and `stream_moves` counts how often one was asked
     to move to another backend.
+    `loop_stall_seconds` is how long the client's event loop stood still in all, as in a
+    blocking function, while calls were in flight; stalls of less than 0.1 s are none.
 
     `workers` counts the tasks that have several.
 
@@ -252,6 +254,7 @@ class ChannelStatistics:
     first_message: LatencyStatistics = LatencyStatistics()
     resumable_streams: int = 0
     stream_moves: int = 0
+    loop_stall_seconds: float = 0.0
 
     @property
     def label(self) -> str:
