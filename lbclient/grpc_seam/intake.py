@@ -124,7 +124,7 @@ class _Cygrpc:
 
 
 def with_queue(
-    make: Callable[[Sequence[Any] | None], T],
+    make: Callable[[list[Any] | None], T],
     queue: Queue,
     ours: Any,
     interceptors: Sequence[Any],
@@ -134,12 +134,13 @@ def with_queue(
     """
     own, before = _subclass(), find("grpc.aio._server:cygrpc")
     if own is None or before is None:
-        return make((ours, *interceptors) if interceptors else None), bool(interceptors)
+        return make([ours, *interceptors] if interceptors else None), bool(interceptors)
     with _making:
         objects: Any = import_module("grpc.aio._server")
         objects.cygrpc = seen = _Cygrpc(before, own, ours)
         try:
-            made: Any = make((ours, *interceptors))
+            # A list, as `grpc.server` documents: some instrumentation inserts into it.
+            made: Any = make([ours, *interceptors])
         finally:
             objects.cygrpc = before
     try:

@@ -62,6 +62,17 @@ class Buffering(grpc.aio.ServerInterceptor):
         return unary_unary(respond)
 
 
+class Passed(grpc.aio.ServerInterceptor):
+    """Keeps the methods that it was asked about."""
+
+    def __init__(self) -> None:
+        self.methods: list[str] = []
+
+    async def intercept_service(self, continuation: Any, details: Any) -> Any:
+        self.methods.append(details.method)
+        return await continuation(details)
+
+
 KINDS: dict[str, Callable[[], Any]] = {
     "denies all": Denying,
     "breaks streams": Buffering,
@@ -217,6 +228,24 @@ async def test_health_passes_by_what_instruments_grpc_aio_server(
     await see_drain(server, address)
     names = [span.name for span in exporter.get_finished_spans()]
     assert sorted(names) == sorted(METHODS)
+
+
+@pytest.mark.parametrize("brought", [(), (Denying(),)], ids=["none", "denies all"])
+async def test_instrumentation_may_insert_into_the_interceptors(
+    host: Host, monkeypatch: pytest.MonkeyPatch, brought: tuple[Any, ...]
+) -> None:
+    """As Elastic's does, which takes them for a list."""
+    make, passed = grpc.aio.server, Passed()
+
+    def instrumented(**arguments: Any) -> grpc.aio.Server:
+        arguments["interceptors"].insert(0, passed)
+        return make(**arguments)
+
+    monkeypatch.setattr(grpc.aio, "server", instrumented)
+    server, address, channel = await host(METHODS, interceptors=brought)
+    assert await call_all(channel) == ANSWERS
+    await see_drain(server, address)
+    assert sorted(passed.methods) == sorted(METHODS)
 
 
 async def test_refusals_pass_by_what_instruments_grpc_aio_server(host: Host) -> None:
