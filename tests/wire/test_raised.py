@@ -543,6 +543,63 @@ async def test_an_abort_in_a_thread_whose_client_has_left_ends_the_handler(
     assert [record.getMessage() for record in caplog.records] == []
 
 
+def goes_on(_context: Any) -> bytes:
+    return b"three"
+
+
+def aborts_again(context: Any) -> bytes:
+    context.abort(StatusCode.INTERNAL, "oh")
+    return b"three"
+
+
+def raises_another(_context: Any) -> bytes:
+    raise ValueError("oh")
+
+
+@pytest.mark.parametrize(
+    ("then", "logs"),
+    [
+        (None, []),
+        (goes_on, []),
+        (aborts_again, ["handler failed after its abort: UsageError"]),
+        (raises_another, ["handler failed after its abort: ValueError"]),
+    ],
+)
+async def test_an_abort_after_a_response_in_a_thread_is_told(
+    serve: Serve,
+    then: Callable[[Any], bytes] | None,
+    logs: list[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """grpcio's own abort often meets a response that is being sent: then the client
+    gets no status from it at all."""
+
+    def lines(_request: Any, context: Any) -> Iterator[bytes]:
+        yield b"one"
+        try:
+            context.abort(StatusCode.NOT_FOUND, "no such guest", (("key", "value"),))
+        except Exception:
+            if then is None:
+                raise
+            yield then(context)
+
+    _, channel = await serve({"It": ("unary_stream", lines)})
+    for _ in range(20):
+        call = begin(channel, "unary_stream", "It", timeout=5)
+        assert await call.read() == b"one"
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call.read()
+        error = caught.value
+        assert (error.code(), error.details()) == (
+            StatusCode.NOT_FOUND,
+            "no such guest",
+        )
+        trailers = dict(error.trailing_metadata())
+        assert trailers["key"] == "value"
+        assert wire.LOAD_KEY in trailers
+    assert [record.getMessage() for record in caplog.records] == 20 * logs
+
+
 class Broken(grpc.aio.ServerInterceptor):
     def __init__(self, error: BaseException) -> None:
         self._error = error

@@ -32,6 +32,10 @@ T = TypeVar("T")
 _OK = StatusCode.OK
 
 
+class Aborted(grpc.aio.AbortError):
+    """A handler that yields in a thread aborted: its client is told in order."""
+
+
 class ClientHasLeft(grpc.aio.AbortError):
     """A handler in a thread aborted a request whose client no longer waits for it."""
 
@@ -49,12 +53,14 @@ class ThreadContext(RequestContext):
         "_cpu",
         "_request",
         "_threads",
+        "has_aborted",
         "lost_to",
     )
 
     def __init__(self, method: ServedMethod, inner: Any) -> None:
         super().__init__(method, inner)
         self._answered: StatusCode | None = None
+        self.has_aborted = False  # and the client is to be told; see YieldingContext
         # In threads, as the loop hears of these too late: CPU seconds, and when the
         # work that runs began, 0.0 if none does.
         self._cpu = self._began_at = 0.0
@@ -188,6 +194,35 @@ class ThreadContext(RequestContext):
     def _sizes(self) -> Sizes | None:
         sizes = self._context.get(measured)
         return None if sizes is None else (sizes.received, sizes.sent)
+
+
+class YieldingContext(ThreadContext):
+    """The context of a handler that yields its responses in the thread pool.
+
+    grpcio sends a response while the thread makes the next one. An abort meanwhile
+    fails in gRPC's core, and the client gets no answer: so it is told when all that was
+    yielded is sent.
+    """
+
+    __slots__ = ()
+
+    def abort(
+        self,
+        code: StatusCode,
+        details: str = "",
+        trailing_metadata: Iterable[Any] = (),
+    ) -> Never:
+        if self.has_aborted:
+            raise grpc.aio.UsageError("Abort already called!")  # as grpcio says it
+        super().abort(code, details, trailing_metadata)
+
+    def _abort(self, code: StatusCode, details: str, trailers: Trailers) -> Never:
+        self.inner.set_code(code)
+        if details:
+            self.inner.set_details(details)
+        self.inner.set_trailing_metadata(trailers)
+        self.has_aborted = True
+        raise Aborted
 
 
 stands_for(grpc.ServicerContext, ThreadContext)

@@ -11,6 +11,7 @@ from copy import copy
 from typing import Any, TypeVar
 
 from lbclient.core.criticality import current
+from lbclient.log import Log
 from lbclient.server.overload.refusal_status import LATE, NO_PLACE, RefusalStatus
 from lbclient.server.report.request_tally import Counts
 from lbclient.server.requests.handler import (
@@ -19,17 +20,25 @@ from lbclient.server.requests.handler import (
     Wrapped,
     at_end_of_task,
 )
-from lbclient.server.requests.thread_context import ClientHasLeft, ThreadContext
+from lbclient.server.requests.thread_context import (
+    Aborted,
+    ThreadContext,
+    YieldingContext,
+)
 
 T = TypeVar("T")
+
+logger = Log(__name__)
 
 OVER = object()  # what follows the last response
 
 
 class _InThread(Wrapped):
+    context = ThreadContext
+
     def _begin(self, context: Any = None) -> ThreadContext:
         """Makes the context of a request; on the loop's thread."""
-        call = ThreadContext(self._method, context)
+        call = self.context(self._method, context)
         if self._monitor.active > self._gate.most:
             call.refuse(self._gate.full(), NO_PLACE)
         return call
@@ -130,6 +139,8 @@ class SyncResponse(_InThread):
 
 
 class SyncResponses(_InThread):
+    context = YieldingContext
+
     def respond(self, request: Any, context: Any) -> Iterator[Any]:
         """Called on the loop; what it returns is iterated in a thread."""
         self._gate.make_way()
@@ -144,15 +155,20 @@ class SyncResponses(_InThread):
                 self._admitted(call)
                 responses = iter(call.run(self._work, request, call))
                 while (message := call.run(self._next, responses)) is not OVER:
+                    if call.has_aborted:  # its handler goes on nevertheless
+                        return
                     try:
                         yield message
                     except GeneratorExit:  # grpcio wants no more, and tells nobody
                         return
             except BaseException as error:
+                if call.has_aborted and isinstance(error, Exception):
+                    _tell_if_another(error)
+                    return
                 call.failed(error)
                 raise
-        except ClientHasLeft:
-            return  # grpcio would log it as an exception that nobody has retrieved
+        except Aborted:  # its own call was refused
+            return
         call.served()
 
     # As in `SyncResponse`, messages are coded within the request's context.
@@ -165,6 +181,14 @@ class SyncResponses(_InThread):
         return OVER if response is OVER else self._sent(response)
 
     unary_stream = stream_stream = respond
+
+
+def _tell_if_another(error: Exception) -> None:
+    """Logs what a handler raised after its abort, unless it is the abort."""
+    if not isinstance(error, Aborted):
+        name = type(error).__name__
+        words = "handler failed after its abort: %s"
+        logger.error(words, name, exc_info=error, reason=name)
 
 
 def _on_loop(loop: asyncio.AbstractEventLoop, ask: Callable[[], T]) -> T:
