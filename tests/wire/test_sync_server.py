@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -158,6 +159,24 @@ def watch(channel: grpc.Channel) -> Any:
         compat_pb2.ServingReply.FromString,
     )
     return method(compat_pb2.ServingRequest(), timeout=DEADLINE)
+
+
+def test_grpcio_runs_handlers_by_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """New Relic wraps what grpcio runs in its pool, and names methods by that."""
+    submit, names = ThreadPoolExecutor.submit, set()
+
+    def spy(pool: Any, *arguments: Any) -> Any:
+        names.update(getattr(one, "__qualname__", "") for one in arguments)
+        return submit(pool, *arguments)
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", spy)
+    methods = {**METHODS, "/a.B/StreamUnary": stream_unary(partial(joined))}
+    with (
+        sync_hosting(methods) as (_, address),
+        grpc.insecure_channel(address) as channel,
+    ):
+        assert call_all(channel) == ANSWERS
+    assert {"echo", "twice", "joined", "each"} <= names
 
 
 # What it reports

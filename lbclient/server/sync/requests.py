@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from functools import partial
+from functools import partial, update_wrapper
 from threading import Lock
 from typing import Any, Literal, Never
 
@@ -215,12 +215,22 @@ class _Request:
             decode, encode = self.request_deserializer, self.response_serializer
             self.request_deserializer = messages.receiving(decode, sizes)
             self.response_serializer = messages.sending(encode, sizes)
-        # A function of its own, which grpcio drops when the request is over.
-        behavior = partial(respond, _Waiting(call))
+        waiting = _Waiting(call)
+
+        # A function of its own, which grpcio drops when the request is over. By its
+        # name New Relic tells methods apart.
+        def behavior(request: Any, inner: Any) -> Any:
+            return respond(waiting, request, inner)
+
+        update_wrapper(behavior, _named(behavior_of(handler)), updated=())
         pool = getattr(behavior_of(handler), THREADS[0], None)
         if pool is not None:
             setattr(behavior, THREADS[0], pool)
         setattr(self, arity_of(handler), behavior)
+
+
+def _named(behavior: Any) -> Any:
+    return behavior.func if isinstance(behavior, partial) else behavior
 
 
 class _Waiting:
