@@ -31,6 +31,7 @@ from lbclient.core.statistics.call_times import CallTimes, Trace
 from lbclient.core.statistics.recent import Recent
 from lbclient.core.statistics.registry import CHANNELS
 from lbclient.core.text import is_printable
+from lbclient.core.uncopied import Uncopied
 from lbclient.grpc_seam import (
     Options,
 )
@@ -73,7 +74,7 @@ def _method(kind: type[M], requests: str, responses: str) -> Callable[..., M]:
     return make
 
 
-class Channel(grpc.aio.Channel):
+class Channel(Uncopied, grpc.aio.Channel):
     """A channel that sends each call to the most suitable backend of `target`.
 
     `target` is what `grpc.aio.insecure_channel` takes (`dns:///name:port`, `host:port`,

@@ -13,6 +13,7 @@ from lbclient.core.model import TaskState
 from lbclient.core.protocols import Clock
 from lbclient.core.statistics.call_times import CallTimes, Trace
 from lbclient.core.statistics.recent import Recent
+from lbclient.core.uncopied import Uncopied
 from lbclient.server.lame_duck import Drain
 from lbclient.server.parts import Parts
 from lbclient.server.report.udp import host_of
@@ -28,7 +29,7 @@ PAIRS = (
 )
 
 
-class ReportingServer:
+class ReportingServer(Uncopied):
     """Wraps a server of grpcio: notes ports and services, and tells statistics."""
 
     _inner: Any  # grpcio's

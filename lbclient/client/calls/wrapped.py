@@ -25,6 +25,7 @@ from lbclient.client.calls.attempt import Attempt
 from lbclient.client.calls.attempts import Attempts, Next, settle_orphan
 from lbclient.core.call_hints import CallHints
 from lbclient.core.resumable import OnMove
+from lbclient.core.uncopied import Uncopied
 from lbclient.grpc_seam import (
     CANCELLED,
     Trailers,
@@ -51,7 +52,7 @@ OK = grpc.StatusCode.OK
 PAUSE, PATIENCE = 0.001, 200  # seconds, times: how long a true status may take
 
 
-class Call:
+class Call(Uncopied):
     """A call whose backend may come later, or change: waiting, started, or over unsent.
 
     It is waiting (no `_inner` and no `_error`), started (`_inner`), or over without
