@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc
 
+from lbclient import originals
 from lbclient.client.backend_context import Dial
 from lbclient.config import ChannelConfig
 from lbclient.config.identity import find_identity, home_zone
@@ -111,10 +112,12 @@ def _dial(
         options = tuple((dict(options) | dict(more)).items())
     # By keyword, and looked up now: instrumentation replaces these functions.
     target = dial_target(endpoint.address)
-    if credentials is None:
-        return grpc.aio.insecure_channel(
-            target=target, options=options, compression=compression
-        )
-    return grpc.aio.secure_channel(
-        target=target, credentials=credentials, options=options, compression=compression
-    )
+    arguments: dict[str, Any] = {
+        "target": target,
+        "options": options,
+        "compression": compression,
+    }
+    with originals.making():
+        if credentials is None:
+            return grpc.aio.insecure_channel(**arguments)
+        return grpc.aio.secure_channel(credentials=credentials, **arguments)

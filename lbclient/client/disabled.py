@@ -15,6 +15,7 @@ from typing import Any
 
 import grpc
 
+from lbclient import originals
 from lbclient.core.errors import ResolveError
 from lbclient.core.model import Endpoint
 from lbclient.core.protocols import Resolver
@@ -52,11 +53,11 @@ def plain_channel(
         logger.info(more, words, name, target, channel=name)
     else:
         logger.info(words, channel=target)
-    if credentials is None:
-        return grpc.aio.insecure_channel(target, options, compression, interceptors)
-    return grpc.aio.secure_channel(
-        target, credentials, options, compression, interceptors
-    )
+    arguments = options, compression, interceptors
+    with originals.making():
+        if credentials is None:
+            return grpc.aio.insecure_channel(target, *arguments)
+        return grpc.aio.secure_channel(target, credentials, *arguments)
 
 
 def with_defaults(options: Options | None, authority: str) -> Options:

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import grpc
 
+from lbclient import originals
 from lbclient.client import kinds
 from lbclient.config import ChannelConfig, is_disabled
 from lbclient.core.errors import ConfigError
@@ -36,6 +37,9 @@ def insecure_channel(
     `k8s:` or `srv:` is then resolved here, once: it may take up to 10 s, and raises
     ResolveError.
     """
+    if isinstance(target, str) and originals.are_wanted():
+        own = originals.insecure_channel(target, options, compression, interceptors)
+        return cast("kinds.Channel", own)
     if isinstance(target, str) and is_disabled():
         from lbclient.client.disabled import plain_channel
 
@@ -60,6 +64,10 @@ def secure_channel(
     if not isinstance(credentials, grpc.ChannelCredentials):
         # None would be an insecure channel.
         raise ConfigError("credentials", credentials, "grpc.ChannelCredentials")
+    if isinstance(target, str) and originals.are_wanted():
+        make = originals.secure_channel
+        own = make(target, credentials, options, compression, interceptors)
+        return cast("kinds.Channel", own)
     if isinstance(target, str) and is_disabled():
         from lbclient.client.disabled import plain_channel
 

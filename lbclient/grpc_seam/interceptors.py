@@ -6,6 +6,7 @@ from typing import Any
 
 import grpc
 
+from lbclient import originals
 from lbclient.grpc_seam.private import find, mentions, tell_missing
 
 # By which the core is told of a call's compression: GRPC_COMPRESSION_REQUEST_ALGORITHM.
@@ -91,7 +92,9 @@ def _publicly(
 ) -> Any:
     """The same on a channel that never connects, for no call gets to its end."""
     timeout, metadata, credentials, wait_for_ready = details
-    channel = grpc.aio.insecure_channel("ipv4:127.0.0.1:1", interceptors=interceptors)
+    with originals.making():
+        make = grpc.aio.insecure_channel
+        channel = make("ipv4:127.0.0.1:1", interceptors=interceptors)
     return getattr(channel, kind)(path)(
         request,
         timeout=timeout,

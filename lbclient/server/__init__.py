@@ -10,6 +10,9 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+# Now: a program may put this module in the place of what that keeps.
+from lbclient import originals as originals
+
 if TYPE_CHECKING:
     from lbclient.server.factory import server as server
     from lbclient.server.factory import sync_server as sync_server

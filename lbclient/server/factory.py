@@ -11,6 +11,7 @@ from typing import Any, cast
 import grpc
 import grpc.aio
 
+from lbclient import originals
 from lbclient.config import ServerConfig, is_disabled
 from lbclient.log import Log
 from lbclient.server import kinds
@@ -34,29 +35,32 @@ def server(
     grpc.health.v1. `serve` takes it as well; what is ours alone (`drain`, ...) it does
     not have.
     """
-    if is_disabled():
-        from lbclient.server.disabled import PlainServer
-
-        logger.info("LBCLIENT_DISABLE is set: this server is grpc.aio's own")
-        plain = grpc.aio.server(
-            migration_thread_pool=migration_thread_pool,
-            interceptors=interceptors,
-            options=options,
-            maximum_concurrent_rpcs=maximum_concurrent_rpcs,
-            compression=compression,
-        )
-        return cast("kinds.Server", PlainServer(plain, handlers or ()))
-    from lbclient.server.grpc_server import Server
-
-    return Server(
-        migration_thread_pool,
+    arguments: Any = (
         handlers,
         interceptors,
         options,
         maximum_concurrent_rpcs,
         compression,
-        config=config,
     )
+    if originals.are_wanted():
+        own = originals.aio_server(migration_thread_pool, *arguments)
+        return cast("kinds.Server", own)
+    if is_disabled():
+        from lbclient.server.disabled import PlainServer
+
+        logger.info("LBCLIENT_DISABLE is set: this server is grpc.aio's own")
+        with originals.making():
+            plain = grpc.aio.server(
+                migration_thread_pool=migration_thread_pool,
+                interceptors=interceptors,
+                options=options,
+                maximum_concurrent_rpcs=maximum_concurrent_rpcs,
+                compression=compression,
+            )
+        return cast("kinds.Server", PlainServer(plain, handlers or ()))
+    from lbclient.server.grpc_server import Server
+
+    return Server(migration_thread_pool, *arguments, config=config)
 
 
 def sync_server(
@@ -75,26 +79,28 @@ def sync_server(
     grpc.health.v1. `serve_sync` takes it as well; what is ours alone (`drain`, ...) it
     does not have.
     """
-    if is_disabled():
-        from lbclient.server.sync.disabled import PlainSyncServer
-
-        logger.info("LBCLIENT_DISABLE is set: this server is grpcio's own")
-        plain = grpc.server(
-            thread_pool,
-            interceptors=list(interceptors or ()),
-            options=options,
-            maximum_concurrent_rpcs=maximum_concurrent_rpcs,
-            compression=compression,
-        )
-        return cast("kinds.SyncServer", PlainSyncServer(plain, handlers or ()))
-    from lbclient.server.sync.sync_server import SyncServer
-
-    return SyncServer(
-        thread_pool,
+    arguments: Any = (
         handlers,
         interceptors,
         options,
         maximum_concurrent_rpcs,
         compression,
-        config=config,
     )
+    if originals.are_wanted():
+        return cast("kinds.SyncServer", originals.server(thread_pool, *arguments))
+    if is_disabled():
+        from lbclient.server.sync.disabled import PlainSyncServer
+
+        logger.info("LBCLIENT_DISABLE is set: this server is grpcio's own")
+        with originals.making():
+            plain = grpc.server(
+                thread_pool,
+                interceptors=list(interceptors or ()),
+                options=options,
+                maximum_concurrent_rpcs=maximum_concurrent_rpcs,
+                compression=compression,
+            )
+        return cast("kinds.SyncServer", PlainSyncServer(plain, handlers or ()))
+    from lbclient.server.sync.sync_server import SyncServer
+
+    return SyncServer(thread_pool, *arguments, config=config)

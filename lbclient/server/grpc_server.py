@@ -18,7 +18,7 @@ from weakref import WeakMethod
 import grpc
 import grpc.aio
 
-from lbclient import grpc_seam
+from lbclient import grpc_seam, originals
 from lbclient.background.forks import has_ended
 from lbclient.config import ServerConfig
 from lbclient.core import criticality
@@ -90,19 +90,20 @@ class Server(ReportingServer, grpc.aio.Server):
         )
         options, pending = grpc_seam.with_pending_limit(options)
         # What instruments grpc.aio.server may add interceptors.
-        (self._inner, self._intercepts), read = grpc_seam.counted(
-            lambda: with_queue(
-                lambda interceptors: grpc.aio.server(
-                    migration_thread_pool=migration_thread_pool,
-                    interceptors=interceptors,
-                    options=options,
-                    compression=compression,
-                ),
-                self._intake,
-                ours,
-                interceptors or (),
+        with originals.making():
+            (self._inner, self._intercepts), read = grpc_seam.counted(
+                lambda: with_queue(
+                    lambda interceptors: grpc.aio.server(
+                        migration_thread_pool=migration_thread_pool,
+                        interceptors=interceptors,
+                        options=options,
+                        compression=compression,
+                    ),
+                    self._intake,
+                    ours,
+                    interceptors or (),
+                )
             )
-        )
         self._stopping = Stopping(self._inner)
         self._warming = Warming()
         gate.count_unseen_by(read, pending)

@@ -22,7 +22,7 @@ PURE = ("core", "pickers", "sim", "subsets")
 # From the lowest. A folder imports those of lower floors only, none of its own floor.
 # A file in the root is a room of its own; `lbclient` is the front door.
 FLOORS = (
-    ("core", "log", "v1"),
+    ("core", "log", "originals", "v1"),
     ("background", "grpc_seam", "load", "pickers", "protocols", "subsets"),
     ("sim", "wire"),
     ("config",),

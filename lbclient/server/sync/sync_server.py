@@ -18,7 +18,7 @@ from weakref import WeakMethod
 
 import grpc
 
-from lbclient import grpc_seam
+from lbclient import grpc_seam, originals
 from lbclient.config import ServerConfig
 from lbclient.core.model import TaskState
 from lbclient.core.protocols import Clock
@@ -83,12 +83,13 @@ class SyncServer(ReportingServer, grpc.Server):
             self._loop,
             lambda details: (find := find_passing()) and find(details),
         )
-        self._inner = grpc.server(
-            thread_pool,
-            interceptors=[self._requests, *(interceptors or ())],
-            options=options,
-            compression=compression,
-        )
+        with originals.making():
+            self._inner = grpc.server(
+                thread_pool,
+                interceptors=[self._requests, *(interceptors or ())],
+                options=options,
+                compression=compression,
+            )
         grpc_seam.put_first(self._inner, self._requests)
         self._starting = Lock()
         self._started = False
