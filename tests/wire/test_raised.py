@@ -594,7 +594,7 @@ async def test_an_abort_after_a_response_in_a_thread_is_told(
             StatusCode.NOT_FOUND,
             "no such guest",
         )
-        trailers = dict(error.trailing_metadata())
+        trailers = dict(tuple(error.trailing_metadata()))
         assert trailers["key"] == "value"
         assert wire.LOAD_KEY in trailers
     errors = [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR]
