@@ -163,7 +163,8 @@ def watch(channel: grpc.Channel) -> Any:
 
 def test_grpcio_runs_handlers_by_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
     """New Relic wraps what grpcio runs in its pool, and names methods by that."""
-    submit, names = ThreadPoolExecutor.submit, set()
+    submit: Any = ThreadPoolExecutor.submit
+    names: set[str] = set()
 
     def spy(pool: Any, *arguments: Any) -> Any:
         names.update(getattr(one, "__qualname__", "") for one in arguments)
