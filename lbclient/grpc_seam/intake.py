@@ -8,7 +8,8 @@ a program gives. Only where grpcio makes the server itself are they all seen.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
+from contextvars import Context
 from functools import cache, partial
 from importlib import import_module
 from threading import Lock
@@ -25,7 +26,29 @@ _making = Lock()
 class Queue(Protocol):
     def take_from(self, core: "RequestSource") -> None: ...
 
-    def next(self) -> Awaitable[Any]: ...
+    def next(self, future: "asyncio.Future[Any]") -> None:
+        """Gives the future the next request, or what went wrong, now or later."""
+
+
+class AtOnce(asyncio.Future[Any]):
+    """One that has its result calls back at once, while its server runs.
+
+    grpcio waits for a request by `asyncio.wait`, and would not hear of one that is
+    there until the loop's next turn, so that it would begin one request in two turns.
+    Once it stops it only waits for what it has cancelled, as asyncio does.
+    """
+
+    def __init__(self, is_running: Callable[[], bool]) -> None:
+        super().__init__()
+        self._is_running = is_running
+
+    def add_done_callback(
+        self, fn: Callable[[Any], object], /, *, context: Context | None = None
+    ) -> None:
+        if self.done() and self._is_running():
+            fn(self)
+        else:
+            super().add_done_callback(fn, context=context)
 
 
 class RequestSource:
@@ -86,7 +109,18 @@ def _subclass() -> Any:
         async def _request_call(self) -> Any:
             if self.queue is None:
                 return await ask(self)
-            return await self.queue.next()
+            return await self._next(self.queue)
+
+        def _make_request_call_future(self, method: bytes | None) -> Any:
+            """As grpcio waits for each method's requests and all others'."""
+            if self.queue is None or method is not None:
+                return super()._make_request_call_future(method)
+            return self._next(self.queue)
+
+        def _next(self, queue: Queue) -> AtOnce:
+            future = AtOnce(self.is_running)
+            queue.next(future)
+            return future
 
         def enter(self, queue: Queue) -> None:
             queue.take_from(RequestSource(partial(ask, self)))

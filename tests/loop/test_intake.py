@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lbclient.server.overload.intake import BATCH, BEHIND, READY, Intake
+from lbclient.server.overload.intake import BATCH, BEHIND, EACH_TURN, READY, Intake
 
 AHEAD, MOST = BEHIND
 
@@ -45,7 +45,12 @@ class Task:
         self.intake.take_from(self.core)
 
     async def take(self, times: int) -> list[Any]:
-        return [await self.intake.next() for _ in range(times)]
+        return [await self.next() for _ in range(times)]
+
+    def next(self) -> "asyncio.Future[Any]":
+        future = asyncio.get_running_loop().create_future()
+        self.intake.next(future)
+        return future
 
 
 async def test_requests_are_served_in_their_order() -> None:
@@ -163,6 +168,27 @@ async def test_who_comes_while_nothing_waits_is_served_at_once() -> None:
     await asyncio.sleep(0)
     task.core.come("CRITICAL")
     assert await taking == ["CRITICAL"]
+
+
+async def test_in_one_turn_of_the_loop_grpcio_gets_some_and_not_all() -> None:
+    """Before others begin the loop looks for who has come since."""
+    task = Task()
+    task.next().cancel()  # the core is asked
+    task.core.come(*range(AHEAD))
+    served = [task.next() for _ in range(EACH_TURN)]
+    assert all(future.done() for future in served)
+    further = task.next()
+    assert not further.done()
+    await asyncio.sleep(0)
+    assert await further == EACH_TURN
+
+
+async def test_who_gave_up_waiting_takes_no_request() -> None:
+    """As grpcio does when it stops."""
+    task = Task()
+    task.next().cancel()
+    task.core.come(1)
+    assert await task.take(1) == [1]
 
 
 async def test_the_end_of_the_core_is_the_end() -> None:

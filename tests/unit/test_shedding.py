@@ -1,5 +1,6 @@
 """What is ended without an answer in a flood, and when that begins and ends."""
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -205,7 +206,7 @@ async def test_who_is_served_and_who_came_before_the_flood_loses_no_place(
     flood.come(SHEDDABLE)
     flood.core.intake.take_from(SimpleNamespace(ask=lambda *_: None))
     for _ in range(2):
-        await flood.core.intake.next()
+        flood.core.intake.next(asyncio.Future())
     flood.least = Criticality.CRITICAL_PLUS + 1  # type: ignore[assignment]
     flood.come(PLUS)
     assert flood.waiting() == []

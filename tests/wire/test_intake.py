@@ -20,7 +20,7 @@ from lbclient import grpc_seam, wire
 from lbclient.grpc_seam import intake
 from lbclient.server import Server
 from lbclient.server.overload import core_queue
-from lbclient.server.overload.intake import BEHIND
+from lbclient.server.overload.intake import BEHIND, EACH_TURN
 from lbclient.server.overload.shedding import Shedding
 from lbclient.server.overload.unseen import Unseen
 from tests import needs
@@ -93,6 +93,30 @@ async def test_a_grpcio_with_another_server_serves_as_it_does(
     server = server_of(BURNING, config=lbclient.ServerConfig(max_load=1000.0))
     assert await most_waiting(server) == 0
     intake._subclass.cache_clear()
+
+
+async def test_grpcio_is_handed_several_requests_in_one_turn_of_the_loop() -> None:
+    """In a flood turns are long: with one request in two or three turns hardly any
+    would be served between those that are dropped."""
+
+    async def respond(_request: bytes, _context: Any) -> bytes:
+        return b""
+
+    server = server_of(grpc.unary_unary_rpc_method_handler(respond))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    queue = server._gate.core.intake
+    queue._handed_on = EACH_TURN  # until all have come
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+        loop = asyncio.get_running_loop()
+        asking = loop.run_in_executor(process, ask, port, CALLS)
+        await eventually(lambda: len(queue) == CALLS)
+        queue._begin_turn()
+        for _turn in range(CALLS // 2):
+            await asyncio.sleep(0)
+        assert len(queue) == 0
+        assert set(await asking) == {grpc.StatusCode.OK}
+    await server.stop(None)
 
 
 async def test_what_waits_when_a_server_stops_does_not_keep_it() -> None:

@@ -32,6 +32,10 @@ BEHIND = Bounds(ahead=16, most=64)
 # handlers keep busy so many come.
 DROPPING = Bounds(ahead=256, most=512)
 LAST_ANSWERS = 1.0  # seconds that a stopped core may take for them
+# Requests that grpcio is handed in one turn of the loop, at most. Where much is dropped
+# turns are long, and with fewer the processor would go to dropping alone. More would
+# all begin before anybody looks for who has come since.
+EACH_TURN = 8
 BATCH = 8  # requests, at least, that are asked for at once
 
 
@@ -53,7 +57,8 @@ class Intake:
         self._waiting: deque[Any] = deque()
         self._bounds = BEHIND
         self.asked = 0  # requests that have not come
-        self._wanted: asyncio.Future[None] | None = None
+        self._wanted: asyncio.Future[Any] | None = None  # grpcio waits for it
+        self._handed_on = 0  # to grpcio, in this turn of the loop
         self._error: BaseException | None = None
         self._none_asked: asyncio.Future[None] | None = None
         self._is_leaving = self._is_closed = False
@@ -72,24 +77,12 @@ class Intake:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    async def next(self) -> Any:
-        """The request to be served next, once there is one.
-
-        Raises what the core says if it has no more.
-        """
+    def next(self, future: "asyncio.Future[Any]") -> None:
+        """Gives the future the next request, once there is one, or what the core says
+        if it has no more."""
+        self._wanted = future
         self._ask()
-        while not self._waiting:
-            if self._error is not None:
-                error, self._error = self._error, None
-                raise error
-            self._wanted = asyncio.get_running_loop().create_future()
-            await self._wanted
-            if self._is_closed and self._error is None:
-                self._ask()  # else nothing tells that the core has ended
-        request = self._waiting.popleft()
-        if self.drops is not None:
-            self.ranks.remove(request)
-        return request
+        self._hand_on()
 
     def keep_within(self, bounds: Bounds) -> None:
         """Sets the bounds, for whoever knows how long requests wait."""
@@ -198,8 +191,32 @@ class Intake:
     def _wake(self) -> None:
         if not self.asked and self._none_asked and not self._none_asked.done():
             self._none_asked.set_result(None)
-        if self._wanted is not None and not self._wanted.done():
-            self._wanted.set_result(None)
+        self._hand_on()
+
+    def _hand_on(self) -> None:
+        """Hands the next request to whoever waits for it."""
+        wanted = self._wanted
+        if wanted is None or wanted.done():
+            return
+        if self._waiting:
+            if self._handed_on >= EACH_TURN:
+                return
+            if not self._handed_on:
+                asyncio.get_running_loop().call_soon(self._begin_turn)
+            self._handed_on += 1
+            request = self._waiting.popleft()
+            if self.drops is not None:
+                self.ranks.remove(request)
+            wanted.set_result(request)
+        elif self._error is not None:
+            error, self._error = self._error, None
+            wanted.set_exception(error)
+        elif self._is_closed:
+            self._ask()  # else nothing tells that the core has ended
+
+    def _begin_turn(self) -> None:
+        self._handed_on = 0
+        self._hand_on()
 
     def __repr__(self) -> str:
         return f"<{len(self)} wait, {self.dropped_at_stop} were dropped at stop>"
