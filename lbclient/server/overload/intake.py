@@ -29,8 +29,10 @@ READY = Bounds(ahead=768, most=4096)
 # that asked for fewer took 0.2 times more CPU for each of 64 calls at a time.
 BEHIND = Bounds(ahead=16, most=64)
 # For one of which most is dropped, which takes little time: in one turn of a loop that
-# handlers keep busy so many come.
-DROPPING = Bounds(ahead=256, most=512)
+# handlers keep busy so many come. Beside clients that leave the loop half of a core
+# more may come than it can drop: with 256 a turn was so long that all that was let in
+# came too late, as it takes several turns to serve a request.
+DROPPING = Bounds(ahead=64, most=512)
 LAST_ANSWERS = 1.0  # seconds that a stopped core may take for them
 # Requests that grpcio is handed in one turn of the loop, at most. Where much is dropped
 # turns are long, and with fewer the processor would go to dropping alone. More would
