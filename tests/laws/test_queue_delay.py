@@ -264,6 +264,41 @@ def test_who_is_let_in_as_it_comes_waits_no_longer_for_its_turn(times: float) ->
     assert let_in[2] > 0.98 * critical
 
 
+@pytest.mark.parametrize("burst", [10, 25, 40])
+def test_who_comes_in_bursts_after_a_flood_is_let_in(burst: int) -> None:
+    """As from clients whose own loops are busy. What a loop that is idle half of the
+    time serves is no measure of what may wait."""
+    cost, drop, rate = 0.001, 0.00003, 400.0
+    rng, delay, flood, longest = Random(5), QueueDelay(), 30, -30
+    for tick in range(100):
+        is_flood = tick < flood
+        here, done, dropped, left = 0, 0, 0, TICK
+        bursts = round(5.0 / cost * TICK) if is_flood else round(rate * TICK / burst)
+        for _ in range(bursts):
+            for _ in range(1 if is_flood else burst):
+                if delay.has_room(2 if rng.random() < 0.5 else 0, here, DEADLINE):
+                    here += 1
+                else:
+                    dropped, left = dropped + 1, left - drop
+            while here and left > 0.0:
+                here, done, left = here - 1, done + 1, left - cost
+        waiting = 500 if is_flood else 0
+        delay.sample(
+            TICK,
+            waiting=waiting,
+            taken=done + dropped,
+            handed_on=done,
+            let_in=done,
+            time=DEADLINE,
+            most=300,
+            drops=True,
+            busy=1.0 if is_flood else (TICK - left) / TICK,
+        )
+        if delay.is_limited:
+            longest = tick - flood
+    assert -1 <= longest < 1.0 / TICK
+
+
 def test_a_flood_that_found_the_process_slow_is_served_once_it_is_fast() -> None:
     """What it let in then is no measure, and no refusals make the wait short."""
 

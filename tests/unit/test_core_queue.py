@@ -9,7 +9,7 @@ TICK = 0.1  # seconds
 IN_CORE, COME = 300, 100  # requests, and in each sample
 
 
-def delayed(held: int, in_core: int = IN_CORE) -> float:
+def delayed(held: int, in_core: int = IN_CORE, in_line: int = 0) -> float:
     """`held`: those that were taken, and that grpcio does not serve yet."""
     queue = CoreQueue()
     intake = queue.intake
@@ -26,7 +26,7 @@ def delayed(held: int, in_core: int = IN_CORE) -> float:
         for _ in range(COME):
             take()
             intake._waiting.popleft()
-        queue.sample(sample * TICK, 0)
+        queue.sample(sample * TICK, 0, in_line=in_line)
     return queue.delay.seconds
 
 
@@ -37,6 +37,12 @@ def test_what_was_taken_and_is_not_served_yet_waits() -> None:
 
 def test_a_burst_that_was_taken_waits_though_none_wait_in_the_core() -> None:
     assert delayed(held=500, in_core=0) == pytest.approx(500 / COME * TICK, rel=0.01)
+
+
+def test_who_waits_for_a_handler_to_begin_waits_as_well() -> None:
+    """grpcio begins several requests in a turn of the loop: a flood waits there."""
+    waits = delayed(held=100, in_core=0, in_line=400)
+    assert waits == pytest.approx(500 / COME * TICK, rel=0.01)
 
 
 def test_a_few_that_were_taken_are_none_that_wait() -> None:

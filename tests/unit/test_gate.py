@@ -29,6 +29,7 @@ from lbclient.server.meters.user_signals import UserSignals
 from lbclient.server.overload.degradation import degraded
 from lbclient.server.overload.gate import Gate
 from lbclient.server.overload.refusal_status import LATE, RefusalStatus
+from lbclient.server.overload.run_queue import TUNING as RUN_QUEUE
 from lbclient.server.quotas.cpu_timing import account
 from lbclient.server.requests.context import Early
 from lbclient.server.statistics import ServerStatistics
@@ -399,12 +400,36 @@ def test_what_is_dropped_and_refused_is_told_as_a_share_of_what_came() -> None:
 def test_what_comes_is_prompt_where_wake_ups_are_read_together(is_alone: bool) -> None:
     task = Task()
     seen: list[bool] = []
-    task.gate.core.sample = lambda *of: seen.append(of[2])  # type: ignore
+    task.gate.core.sample = lambda *of, **_: seen.append(of[2])  # type: ignore
     task.sample()
     wakeups = SimpleNamespace(is_alone=lambda: is_alone)
     task.gate._wakeups = wakeups  # type: ignore[assignment]
     task.sample()
     assert seen == [False, is_alone]
+
+
+async def test_who_waits_for_a_turn_waits_but_for_long_handlers() -> None:
+    """Those are a load of their own."""
+    task = Task()
+    seen: list[int] = []
+    task.gate.core.sample = lambda *_, in_line, **__: seen.append(in_line)  # type: ignore
+    for _ in range(3):
+        task.gate.queue._new.wait()
+    task.gate.queue._going_on.wait()  # a stream
+    task.sample()
+    task.gate.queue._costs.cpu = RUN_QUEUE.for_long
+    task.sample()
+    assert seen == [3, 0]
+
+
+def test_a_loop_whose_use_is_unknown_is_taken_to_be_busy() -> None:
+    task = Task()
+    seen: list[float] = []
+    task.gate.core.sample = lambda *_, busy, **__: seen.append(busy)  # type: ignore
+    for read in 0.25, None:
+        task.gate._loop_meter.read = lambda read=read: read  # type: ignore
+        task.sample()
+    assert seen == [0.25, 1.0]
 
 
 def test_what_came_and_was_never_seen_is_known() -> None:

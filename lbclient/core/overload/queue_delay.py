@@ -56,6 +56,7 @@ class QueueDelayTuning:
     line_share: float = 0.1
     fewest: int = 16
     line_holds: float = 0.5
+    least_busy: float = 0.1  # share of the time, of a loop that hardly anybody asks
     nearly_all: float = 0.95
 
     # In one sample by no more than e to this power. Where the process stood still next
@@ -148,6 +149,7 @@ class QueueDelay:
         ran: float = 0.0,
         drops: bool = False,
         let_by: int = 0,
+        busy: float = 1.0,
     ) -> None:
         """Takes the counts of the last `elapsed` seconds: requests that wait, were
         taken, admitted.
@@ -160,13 +162,18 @@ class QueueDelay:
         not end any itself. `full`: who waits if the core keeps all that it can. Of the
         processor `cost` is what refusing one takes, and the loop `ran` for so long.
         `drops`: each that comes is asked for, and dropped unless `has_room`. Of those
-        that were handed on `let_by` can never be refused.
+        that were handed on `let_by` can never be refused. `busy`: the share of the time
+        in which the loop had something to do.
         """
         # What the core has ended, as more waited than it keeps, has not come.
         in_core = waiting - here
         came, self._waiting = taken + in_core - self._waiting, in_core
         on = taken if handed_on is None else handed_on
         self._average(elapsed, came, taken, on, let_in, let_by, ran)
+        # A loop that waits for who comes could serve more.
+        could = self._handed_on / max(TUNING.least_busy, busy)
+        held = self._could_hand_on * exp(-elapsed / TUNING.line_holds)
+        self._could_hand_on = max(could, held)
         # Nothing has waited for longer than since nothing did, however few were
         # taken, as where the process stood still.
         self._longest = self._longest + elapsed if waiting else 0.0
@@ -218,8 +225,6 @@ class QueueDelay:
         self._let_in += (let_in / elapsed - self._let_in) * news
         self._let_by += (let_by / elapsed - self._let_by) * news
         self._running += (ran / elapsed - self._running) * news
-        held = self._could_hand_on * exp(-elapsed / TUNING.line_holds)
-        self._could_hand_on = max(self._handed_on, held)
 
     def _estimate(self, waiting: int, here: int) -> None:
         """Estimates the waits, by Little's law."""

@@ -73,10 +73,17 @@ class CoreQueue:
         return waited
 
     def sample(
-        self, now: float, refused: int, is_prompt: bool = False, let_by: int = 0
+        self,
+        now: float,
+        refused: int,
+        is_prompt: bool = False,
+        let_by: int = 0,
+        busy: float = 1.0,
+        in_line: int = 0,
     ) -> None:
         """Ten times a second. `refused`: how many requests were, ever; `let_by`: how
-        many could not be.
+        many could not be; `busy`: the loop, as a share of the time. `in_line`: how many
+        that grpcio serves wait until their handlers may begin.
 
         `is_prompt`: the loop takes all that the core hands over in its next turn.
         """
@@ -84,11 +91,12 @@ class CoreQueue:
         counts = intake.taken, intake.asked, intake.was_behind()
         unseen.sample(now, *counts, is_prompt)
         # Beside many requests that have begun grpcio is slow to serve what was taken.
-        waiting = unseen.waiting + len(intake)
-        if not unseen.waiting and len(intake) < FEW:
+        here = len(intake) + in_line
+        waiting = unseen.waiting + here
+        if not unseen.waiting and here < FEW:
             waiting = 0
         taken_now, self._taken = intake.taken - self._taken, intake.taken
-        left = intake.taken - len(intake)
+        left = intake.taken - here
         left_now, self._left = left - self._left, left
         dropped_now, self._dropped = intake.dropped - self._dropped, intake.dropped
         refused_now, self._refused = refused - self._refused, refused
@@ -101,7 +109,7 @@ class CoreQueue:
             self.delay.sample(
                 elapsed,
                 waiting=waiting,
-                here=min(waiting, len(intake)),
+                here=min(waiting, here),
                 taken=taken_now,
                 handed_on=left_now - dropped_now,
                 let_in=max(0, left_now - refused_now),
@@ -113,6 +121,7 @@ class CoreQueue:
                 ran=self._ran - ran_before,
                 drops=self.chooses,
                 let_by=let_by_now,
+                busy=busy,
             )
         if self.delay.is_limited:
             OF_PROCESS.start()  # some 2 ms, once

@@ -36,6 +36,7 @@ from lbclient.core.refusal import Refusal
 from lbclient.core.report.load_monitor import LoadMonitor
 from lbclient.core.retries.stock_budget import StockBudget
 from lbclient.grpc_seam.wakeups import Wakeups, read_together
+from lbclient.server.meters.event_loop import LoopMeter
 from lbclient.server.meters.user_signals import UserSignals
 from lbclient.server.overload.adaptive import AdaptiveConcurrency
 from lbclient.server.overload.arrival_counts import ArrivalCounts
@@ -131,6 +132,7 @@ class Gate:
             self._has_used_up,
             self._count_used_up,
         )
+        self._loop_meter = LoopMeter(clock)
         self._wakeups: Wakeups | None = None  # grpcio's, once they are read together
 
     def limit(self, requests: int) -> None:
@@ -146,9 +148,11 @@ class Gate:
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self._wakeups = read_together(loop, readers_of(loop))
+        self._loop_meter.watch(loop)
         self.charging.start(loop)
 
     def stop(self) -> None:
+        self._loop_meter.ignore()
         self.charging.stop()
 
     # What gRPC's core holds
@@ -193,7 +197,16 @@ class Gate:
         self._shedding.is_possible = is_prompt
         queue = self.queue
         self._shedding.sample(now, refused, queue.is_for_long, queue.cpu, used_up)
-        self.core.sample(now, refused, is_prompt, self._arrivals.let_by)
+        busy = self._loop_meter.read()
+        self.core.sample(
+            now,
+            refused,
+            is_prompt,
+            self._arrivals.let_by,
+            busy=1.0 if busy is None else busy,
+            # Those of long handlers are load.
+            in_line=0 if queue.is_for_long else queue.new,
+        )
         if self.adaptive is not None:
             self.adaptive.take_time(self.core.typical_time)
         memory = self._system.memory

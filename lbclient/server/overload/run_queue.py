@@ -334,6 +334,11 @@ class RunQueue:
     def __len__(self) -> int:
         return len(self._new) + len(self._going_on)
 
+    @property
+    def new(self) -> int:
+        """How many requests wait for their turns to begin."""
+        return len(self._new)
+
     def count_ahead(self, criticality: Criticality) -> int:
         """How many requests that are to begin a new one waits for: it takes the place
         of the less critical."""
