@@ -28,6 +28,7 @@ from lbclient.server.meters.cpu import available_cpus
 from lbclient.server.meters.user_signals import UserSignals
 from lbclient.server.overload.degradation import degraded
 from lbclient.server.overload.gate import Gate
+from lbclient.server.overload.intake import EACH_LONG, EACH_TURN
 from lbclient.server.overload.refusal_status import LATE, RefusalStatus
 from lbclient.server.overload.run_queue import TUNING as RUN_QUEUE
 from lbclient.server.quotas.cpu_timing import account
@@ -420,6 +421,17 @@ async def test_who_waits_for_a_turn_waits_but_for_long_handlers() -> None:
     task.gate.queue._costs.cpu = RUN_QUEUE.for_long
     task.sample()
     assert seen == [3, 0]
+
+
+async def test_of_long_handlers_fewer_begin_in_a_turn_of_the_loop() -> None:
+    """What has begun is load only when it waits for its turn, after some turns."""
+    task = Task()
+    gate = task.gate
+    task.sample()
+    assert gate.intake.each_turn == EACH_TURN
+    gate.queue._costs.cpu = RUN_QUEUE.for_long
+    task.sample()
+    assert gate.intake.each_turn == EACH_LONG
 
 
 def test_a_loop_whose_use_is_unknown_is_taken_to_be_busy() -> None:

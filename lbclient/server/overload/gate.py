@@ -42,7 +42,7 @@ from lbclient.server.overload.adaptive import AdaptiveConcurrency
 from lbclient.server.overload.arrival_counts import ArrivalCounts
 from lbclient.server.overload.charging import Charging
 from lbclient.server.overload.core_queue import CoreQueue
-from lbclient.server.overload.intake import Intake
+from lbclient.server.overload.intake import EACH_LONG, EACH_TURN, Intake
 from lbclient.server.overload.metadata import WORDS, RequestMetadata
 from lbclient.server.overload.refusal_counts import RefusalCounts
 from lbclient.server.overload.refusal_status import (
@@ -196,6 +196,7 @@ class Gate:
         is_prompt = wakeups is not None and wakeups.is_alone()
         self._shedding.is_possible = is_prompt
         queue = self.queue
+        self.intake.each_turn = EACH_LONG if queue.is_for_long else EACH_TURN
         self._shedding.sample(now, refused, queue.is_for_long, queue.cpu, used_up)
         busy = self._loop_meter.read()
         self.core.sample(

@@ -38,6 +38,9 @@ LAST_ANSWERS = 1.0  # seconds that a stopped core may take for them
 # turns are long, and with fewer the processor would go to dropping alone. More would
 # all begin before anybody looks for who has come since.
 EACH_TURN = 8
+# Of those whose handlers keep the loop for long. They are load, by which others are
+# refused, only when they wait in line for their turns.
+EACH_LONG = 2
 BATCH = 8  # requests, at least, that are asked for at once
 
 
@@ -61,6 +64,7 @@ class Intake:
         self.asked = 0  # requests that have not come
         self._wanted: asyncio.Future[Any] | None = None  # grpcio waits for it
         self._handed_on = 0  # to grpcio, in this turn of the loop
+        self.each_turn = EACH_TURN
         self._error: BaseException | None = None
         self._none_asked: asyncio.Future[None] | None = None
         self._is_leaving = self._is_closed = False
@@ -201,7 +205,7 @@ class Intake:
         if wanted is None or wanted.done():
             return
         if self._waiting:
-            if self._handed_on >= EACH_TURN:
+            if self._handed_on >= self.each_turn:
                 return
             if not self._handed_on:
                 asyncio.get_running_loop().call_soon(self._begin_turn)
