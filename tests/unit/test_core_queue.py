@@ -3,7 +3,12 @@
 import pytest
 
 from lbclient.server.overload.core_queue import FEW, CoreQueue
-from lbclient.server.overload.intake import BEHIND, DROPPING, READY
+from lbclient.server.overload.intake import (
+    BEHIND,
+    DROPPING,
+    DROPPING_BESIDE_LONG,
+    READY,
+)
 
 TICK = 0.1  # seconds
 IN_CORE, COME = 300, 100  # requests, and in each sample
@@ -60,6 +65,9 @@ def test_while_it_is_limited_few_are_taken_from_the_core() -> None:
     queue.chooses = True
     queue.sample(2 * TICK, 0)
     assert queue.intake._bounds is DROPPING
+    queue.beside_long = True
+    queue.sample(2 * TICK, 0)
+    assert queue.intake._bounds is DROPPING_BESIDE_LONG
     queue.delay.is_core_enough = True
     queue.sample(2 * TICK, 0)
     assert queue.intake._bounds is BEHIND

@@ -8,7 +8,13 @@ from lbclient.core.criticality import Criticality
 from lbclient.core.overload.deadlines import Deadlines
 from lbclient.core.overload.queue_delay import QueueDelay
 from lbclient.server.meters.machine_speed import OF_PROCESS
-from lbclient.server.overload.intake import BEHIND, DROPPING, READY, Intake
+from lbclient.server.overload.intake import (
+    BEHIND,
+    DROPPING,
+    DROPPING_BESIDE_LONG,
+    READY,
+    Intake,
+)
 from lbclient.server.overload.unseen import Unseen
 
 # Requests that were taken and are not served yet, where none wait in the core: as many
@@ -39,6 +45,7 @@ class CoreQueue:
         # Who is dropped after its criticality, so that the core need not shed.
         self.chooses = False
         self.drops_used_up = False  # many are, for their customers' quotas
+        self.beside_long = False  # handlers, by which the loop is kept
 
     def count_by(self, read: Callable[[], int | None], most: float) -> None:
         """`read` says how many calls have begun; beyond `most` that wait some end."""
@@ -127,7 +134,8 @@ class CoreQueue:
             OF_PROCESS.start()  # some 2 ms, once
             is_dropping = self.chooses and not self.delay.is_core_enough
             is_dropping = is_dropping or self.drops_used_up
-            intake.keep_within(DROPPING if is_dropping else BEHIND)
+            dropping = DROPPING_BESIDE_LONG if self.beside_long else DROPPING
+            intake.keep_within(dropping if is_dropping else BEHIND)
         elif not waiting:
             intake.keep_within(READY)
 

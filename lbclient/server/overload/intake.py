@@ -28,11 +28,12 @@ READY = Bounds(ahead=768, most=4096)
 # serves one in each turn of the loop, and in as much time some sixteen come: a server
 # that asked for fewer took 0.2 times more CPU for each of 64 calls at a time.
 BEHIND = Bounds(ahead=16, most=64)
-# For one of which most is dropped, which takes little time: in one turn of a loop that
-# handlers keep busy so many come. Beside clients that leave the loop half of a core
-# more may come than it can drop: with 256 a turn was so long that all that was let in
-# came too late, as it takes several turns to serve a request.
+# For one of which most is dropped, which takes little time. Beside clients that leave
+# the loop half of a core more may come than it can drop. With 256 a turn was so long
+# that all that was let in came too late: it takes several turns to serve a request.
 DROPPING = Bounds(ahead=64, most=512)
+# In one turn of a loop that handlers keep for long so many come.
+DROPPING_BESIDE_LONG = Bounds(ahead=256, most=512)
 LAST_ANSWERS = 1.0  # seconds that a stopped core may take for them
 # Requests that grpcio is handed in one turn of the loop, at most. Where much is dropped
 # turns are long, and with fewer the processor would go to dropping alone. More would

@@ -1,9 +1,10 @@
 """Starts handlers one at a time while they keep the event loop for long.
 
 After handlers had the loop for 20 ms, it takes in all requests that have arrived; only
-then the next handler starts. So the requests that wait can be counted, which is the
-executor load average of SRE book, ch. 21, and refused. While the task is overloaded, a
-new request takes the turn of a less critical one that waits.
+then the next handler starts, or the next few if each takes little. So the requests that
+wait can be counted, which is the executor load average of SRE book, ch. 21, and
+refused. While the task is overloaded, a new request takes the turn of a less critical
+one that waits.
 
 Without this, grpcio takes in one request in every two or three turns of the loop. Where
 handlers keep the loop busy, requests would wait where Python does not see them, and be
@@ -57,6 +58,11 @@ class RunQueueTuning:
     # requests in their mean: of some one in ten takes nearly all.
     for_long: float = 0.003
     cpu_memory: int = 64
+    # Seconds of CPU of the handlers that begin in one turn, where each takes less, and
+    # how many these are at most. In a flood a turn drops what has come since the one
+    # before, and with one handler in each dropping takes most of the time.
+    several: float = 0.004
+    most: int = 8
     smoothing: float = 0.2  # seconds, of how long a turn of the loop takes
     # Seconds: as long as one turn counts; more is the machine's, not ours
     stall: float = 0.3
@@ -149,16 +155,19 @@ class HandlerCosts:
     def __init__(self) -> None:
         self.cost = self.pace = self.cpu = 0.0
         self._known = 0  # costs in the means, up to the longer memory
-        self._began_at: float | None = None  # the last one, if the next one waits
+        self._began_at: float | None = None  # the last ones, if the next one waits
+        self._began = 1  # so many
 
-    def observe(self, took: float, cpu: float, now: float) -> None:
-        """A handler gave the loop back, after so many seconds."""
-        self._known = min(self._known + 1, TUNING.cpu_memory)
-        self.cost += (took - self.cost) / min(self._known, TUNING.memory)
-        self.cpu += (cpu - self.cpu) / self._known
+    def observe(self, took: float, cpu: float, now: float, count: int = 1) -> None:
+        """So many handlers gave the loop back, after so many seconds together."""
+        self._known = min(self._known + count, TUNING.cpu_memory)
+        self.cost += (took - count * self.cost) / min(self._known, TUNING.memory)
+        self.cpu += (cpu - count * self.cpu) / self._known
         before, self._began_at = self._began_at, now - took
         if before is not None:
-            self.pace += (self._began_at - before - self.pace) / TUNING.memory
+            passed = self._began_at - before
+            self.pace += (passed - self._began * self.pace) / TUNING.memory
+        self._began = count
 
     def pause(self) -> None:
         """Nobody waits: until the next one it takes what it takes."""
@@ -166,6 +175,12 @@ class HandlerCosts:
 
     def each(self) -> float:
         return max(self.cost, self.pace)
+
+    def in_turn(self) -> int:
+        """How many handlers may begin in one turn of the loop."""
+        if not self.cpu:
+            return 1
+        return max(1, min(TUNING.most, int(TUNING.several / self.cpu)))
 
     def __repr__(self) -> str:
         return f"<{self.cost:.4f} s each, one in {self.pace:.4f} s>"
@@ -234,7 +249,7 @@ class RunQueue:
         self.arrived = 0  # requests, whatever becomes of them: others count them here
         self._lull = Lull()
         self._costs = HandlerCosts()
-        self._is_refused = False  # the one whose turn it is
+        self._woken = self._refused = 0  # whose turn it is, and who of them was refused
         self._ran = 0.0  # the loop's thread, when that turn began
         self._lag = 0.0  # seconds that a turn takes
         self._lag_at = 0.0
@@ -345,8 +360,8 @@ class RunQueue:
         return len(self._new) - self._new.count_below(criticality)
 
     def refuse(self) -> None:
-        """The request whose turn it is was refused: its time is no handler's cost."""
-        self._is_refused = True
+        """A request whose turn it is was refused: its time is no handler's cost."""
+        self._refused += 1
 
     def _end_timing(self) -> tuple[float, float]:
         """Ends the timing of a turn. Returns the time, and how long it took."""
@@ -383,31 +398,37 @@ class RunQueue:
         self._next()
 
     def _next(self) -> None:
+        """Lets the tasks of a few turns run their steps, and times these steps."""
+        loop = asyncio.get_running_loop()
+        self._woken = self._refused = 0
+        most = self._costs.in_turn()
+        while self._woken < most and (turn := self._next_turn()) is not None:
+            if not self._woken:
+                loop.call_soon(self._before_step)
+            self._woken += 1
+            turn.set_result(True)
+        if self._woken:
+            loop.call_soon(self._after_step)
+        else:
+            self.is_closed = False
+            self._costs.pause()
+
+    def _next_turn(self) -> Turn | None:
         for is_new in (not self._was_new, self._was_new):
             turn = (self._new if is_new else self._going_on).next()
             if turn is not None:
                 self._was_new = is_new
-                self._wake(turn)
-                return
-        self.is_closed = False
-        self._costs.pause()
-
-    def _wake(self, turn: Turn) -> None:
-        """Lets the task of a turn run its step, and times this step."""
-        loop = asyncio.get_running_loop()
-        loop.call_soon(self._before_step)
-        turn.set_result(True)
-        loop.call_soon(self._after_step)
+                return turn
+        return None
 
     def _before_step(self) -> None:
         self._turn_at, self._ran = self._clock(), self._cpu_time()
 
     def _after_step(self) -> None:
         now, took = self._end_timing()
-        if not self._is_refused:
-            self._costs.observe(took, self._cpu_time() - self._ran, now)
-        self._is_refused = False
-        self._busy += took if took >= TUNING.long else 0.0
+        if (ran := self._woken - self._refused) > 0:
+            self._costs.observe(took, self._cpu_time() - self._ran, now, ran)
+        self._busy += took if took >= TUNING.long * self._woken else 0.0
         if self._busy >= TUNING.slice:
             self._look_for_arrivals(now, took)
         else:

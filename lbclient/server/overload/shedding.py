@@ -85,7 +85,7 @@ class Shedding:
         used_up_now, self._used_up = used_up - self._used_up, used_up
         self._answers = ANSWERED_FOR_QUOTAS * elapsed
         is_of_quotas = self.is_possible and used_up_now > self._answers
-        core.drops_used_up = is_of_quotas
+        core.drops_used_up, core.beside_long = is_of_quotas, are_long
         self.is_choosing = is_flood
         intake.drops = self._dropped_for if is_flood or is_of_quotas else None
         if not is_flood:
