@@ -31,21 +31,23 @@ class Queue(Protocol):
 
 
 class AtOnce(asyncio.Future[Any]):
-    """One that has its result calls back at once, while its server runs.
+    """One that has its result calls back at once, who asks first, while its server runs.
 
     grpcio waits for a request by `asyncio.wait`, and would not hear of one that is
     there until the loop's next turn, so that it would begin one request in two turns.
-    Once it stops it only waits for what it has cancelled, as asyncio does.
+    When it ends it waits by `asyncio.gather`, which has to hear later.
     """
 
     def __init__(self, is_running: Callable[[], bool]) -> None:
         super().__init__()
         self._is_running = is_running
+        self._is_asked = False
 
     def add_done_callback(
         self, fn: Callable[[Any], object], /, *, context: Context | None = None
     ) -> None:
-        if self.done() and self._is_running():
+        was_asked, self._is_asked = self._is_asked, True
+        if self.done() and not was_asked and self._is_running():
             fn(self)
         else:
             super().add_done_callback(fn, context=context)
@@ -102,6 +104,7 @@ def _subclass() -> Any:
     if ask is None:
         return None
     base: Any = find(path.rpartition(".")[0])
+    ask_by_method = find("grpc._cython.cygrpc:AioServer._make_request_call_future")
 
     class WithQueue(base):  # type: ignore[misc]
         queue: Queue | None = None
@@ -114,7 +117,7 @@ def _subclass() -> Any:
         def _make_request_call_future(self, method: bytes | None) -> Any:
             """As grpcio waits for each method's requests and all others'."""
             if self.queue is None or method is not None:
-                return super()._make_request_call_future(method)
+                return ask_by_method(self, method)
             return self._next(self.queue)
 
         def _next(self, queue: Queue) -> AtOnce:

@@ -104,8 +104,8 @@ COSTS = {
     "grpc._cython.cygrpc:channelz_get_server": _UNCOUNTED,
     "grpc._cython.cygrpc:channelz_get_servers": _UNCOUNTED,
     "grpc._cython.cygrpc:AioServer._request_call": f"{_UNSEEN}; {_NOT_FIRST}",
-    "grpc._cython.cygrpc:AioServer._make_request_call_future": "in a flood, fewer"
-    " requests are served",
+    "grpc._cython.cygrpc:AioServer._make_request_call_future": "requests may begin in"
+    " more turns of the event loop",
     "grpc._cython.cygrpc:PollerCompletionQueue": _ONE_BY_ONE,
     "grpc._cython.cygrpc:_ServicerContext": "in a flood, refusals take more CPU",
     "grpc.aio._server:cygrpc": f"{_UNSEEN}; {_NOT_FIRST}",

@@ -119,6 +119,24 @@ async def test_grpcio_is_handed_several_requests_in_one_turn_of_the_loop() -> No
     await server.stop(None)
 
 
+async def test_a_loop_that_ends_does_not_wait_for_a_server_that_nobody_stopped() -> (
+    None
+):
+    """grpcio cancels what it waits for, and gathers it while its server runs."""
+    future = intake.AtOnce(lambda: True)
+    await asyncio.wait([future], timeout=0.0)
+    future.cancel()
+    async with asyncio.timeout(20):
+        await asyncio.gather(future, return_exceptions=True)
+    heard: list[Any] = []
+    future = intake.AtOnce(lambda: False)  # it stops
+    future.set_result("a request")
+    future.add_done_callback(heard.append)
+    assert not heard
+    await asyncio.sleep(0)
+    assert heard == [future]
+
+
 async def test_what_waits_when_a_server_stops_does_not_keep_it() -> None:
     began, going = asyncio.Event(), asyncio.Event()
 
