@@ -41,7 +41,7 @@ LAST_ANSWERS = 1.0  # seconds that a stopped core may take for them
 EACH_TURN = 8
 # Of those whose handlers keep the loop for long. They are load, by which others are
 # refused, only when they wait in line for their turns.
-EACH_LONG = 2
+EACH_LONG = 1
 BATCH = 8  # requests, at least, that are asked for at once
 
 
