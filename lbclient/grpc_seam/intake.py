@@ -31,7 +31,7 @@ class Queue(Protocol):
 
 
 class AtOnce(asyncio.Future[Any]):
-    """One that has its result calls back whoever asks first, while its server runs.
+    """Calls back at once who asks first, if it has its result and its server runs.
 
     grpcio waits for a request by `asyncio.wait`, and would not hear of one that is
     there until the loop's next turn, so that it would begin one request in two turns.
