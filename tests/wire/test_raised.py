@@ -601,6 +601,23 @@ async def test_an_abort_after_a_response_in_a_thread_is_told(
     assert errors == 20 * logs
 
 
+async def test_an_abort_with_ok_after_a_response_in_a_thread_is_no_success(
+    serve: Serve,
+) -> None:
+    """It is UNKNOWN, as of `grpc.server`."""
+
+    def lines(_request: Any, context: Any) -> Iterator[bytes]:
+        yield b"one"
+        context.abort(StatusCode.OK, "enough")
+
+    _, channel = await serve({"It": ("unary_stream", lines)})
+    call = begin(channel, "unary_stream", "It", timeout=5)
+    assert await call.read() == b"one"
+    with pytest.raises(grpc.aio.AioRpcError, match="enough") as caught:
+        await call.read()
+    assert caught.value.code() is StatusCode.UNKNOWN
+
+
 class Broken(grpc.aio.ServerInterceptor):
     def __init__(self, error: BaseException) -> None:
         self._error = error

@@ -214,6 +214,8 @@ class YieldingContext(ThreadContext):
     ) -> Never:
         if self.has_aborted:
             raise grpc.aio.UsageError("Abort already called!")  # as grpcio says it
+        if status_of(code) is _OK:
+            code = StatusCode.UNKNOWN  # as of `grpc.server`: what is aborted is not OK
         super().abort(code, details, trailing_metadata)
 
     def _abort(self, code: StatusCode, details: str, trailers: Trailers) -> Never:
