@@ -5,6 +5,7 @@ have passed by then, which says nothing of the backend. An answer that comes whi
 loop stands still counts: gRPC's core receives it in threads of its own.
 """
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 from lbclient.background.tasks import Alarm, Tasks
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
 
 # Seconds between two beats while calls are in flight. A power of two: sums are exact.
 PERIOD = 0.125
-STALL = 0.1  # seconds that a beat is late. Less has a busy loop, or a short collection
+# Seconds that a beat is late. Less is what a busy loop has, or a garbage collection.
+STALL = 0.1
+MOST_STALLS = 8  # that are remembered: as many as a call may meet while it is sent
 
 
 class LoopLag:
@@ -31,8 +34,8 @@ class LoopLag:
         self._pool = pool
         self._alarm = Alarm(tasks, self._beat)
         self._beat_at = 0.0  # last
-        # The last time that it stood still: from the beat before it on.
-        self._stood_from = self._stood_until = 0.0
+        # The last times that it stood still, each from the beat before it on.
+        self._stalls = deque[tuple[float, float]](maxlen=MOST_STALLS)
 
     def start(self, now: float) -> None:
         self.is_on = True
@@ -50,20 +53,23 @@ class LoopLag:
     def _note(self, now: float) -> None:
         if self.is_on and now - self._beat_at > PERIOD + STALL:
             self.stalled += now - self._beat_at - PERIOD
-            self._stood_from, self._stood_until = self._beat_at, now
+            self._stalls.append((self._beat_at, now))
             self._beat_at = now
 
     def kept_back(self, began_at: float, now: float) -> bool:
-        """Whether a call that ends now was sent so late, or never, that half of its
-        time was over, as the loop stood still when it began."""
+        """Whether the loop stood still when a call began that ends now, and in at least
+        half of its time. It may not have been sent before it was over."""
         self._note(now)
-        is_kept_back = self._stood_from <= began_at < self._stood_until
-        return is_kept_back and self._stood_until - began_at >= (now - began_at) / 2
+        if not any(stood <= began_at < until for stood, until in self._stalls):
+            return False
+        lost = sum(
+            max(0.0, until - max(stood, began_at)) for stood, until in self._stalls
+        )
+        return lost >= (now - began_at) / 2
 
     def stop(self) -> None:
         self.is_on = False
         self._alarm.clear()
 
     def __repr__(self) -> str:
-        stood = self._stood_until - self._stood_from
-        return f"<stood still for {stood:.1f} s until {self._stood_until:.1f}>"
+        return f"<stood still for {self.stalled:.1f} s>"

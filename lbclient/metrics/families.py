@@ -77,7 +77,8 @@ OURS = _families(
     ("lbclient_wait_seconds", "counter", "target",
      "Total time that calls have waited before a backend was picked."),
     ("lbclient_loop_stall_seconds", "counter", "target",
-     "Total time that the client's event loop stood still while calls were in flight."),
+     "Total time that the client's event loop stood still while calls were in flight, "
+     "by the count of each channel."),
     ("lbclient_task_failures", "counter", "target",
      "Background tasks of channels that failed and were started again."),
     ("lbclient_channels", "gauge", "target", "Open channels."),

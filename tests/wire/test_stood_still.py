@@ -69,6 +69,15 @@ class StoodStill:
         return self.lag.kept_back(began_at, now)
 
 
+async def test_a_call_that_meets_two_stalls_has_lost_both() -> None:
+    loop = StoodStill()
+    loop.kept_back(0.6, 0.6)
+    loop.turn_until(0.61)
+    assert loop.kept_back(0.1, 1.11)
+    loop.turn_until(2.4)
+    assert not loop.kept_back(0.61, 2.5), "it lost less than half"
+
+
 async def test_a_call_that_had_most_of_its_time_counts() -> None:
     loop = StoodStill()
     assert loop.kept_back(0.01, 1.0)
