@@ -50,6 +50,18 @@ def test_who_waits_for_a_handler_to_begin_waits_as_well() -> None:
     assert waits == pytest.approx(500 / COME * TICK, rel=0.01)
 
 
+@pytest.mark.parametrize("flips", [1, 3])
+def test_what_becomes_load_and_waits_again_was_not_handed_on(flips: int) -> None:
+    """Handlers take about as long as from which on their line is load."""
+    queue, seen = CoreQueue(), []
+    queue.delay.sample = lambda *_, handed_on, **__: seen.append(handed_on)  # type: ignore
+    for sample in range(1, 21):
+        queue.intake.taken += COME
+        is_load = sample % (2 * flips) < flips
+        queue.sample(sample * TICK, 0, in_line=400, line_is_load=is_load)
+    assert set(seen[1:]) == {COME}
+
+
 def test_a_few_that_were_taken_are_none_that_wait() -> None:
     assert delayed(held=FEW - 1, in_core=0) == 0.0
 

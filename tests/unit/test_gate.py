@@ -412,15 +412,17 @@ def test_what_comes_is_prompt_where_wake_ups_are_read_together(is_alone: bool) -
 async def test_who_waits_for_a_turn_waits_but_for_long_handlers() -> None:
     """Those are a load of their own."""
     task = Task()
-    seen: list[int] = []
-    task.gate.core.sample = lambda *_, in_line, **__: seen.append(in_line)  # type: ignore
+    seen: list[tuple[int, bool]] = []
+    task.gate.core.sample = lambda *_, in_line, line_is_load, **__: seen.append(  # type: ignore
+        (in_line, line_is_load)
+    )
     for _ in range(3):
         task.gate.queue._new.wait()
     task.gate.queue._going_on.wait()  # a stream
     task.sample()
     task.gate.queue._costs.cpu = RUN_QUEUE.for_long
     task.sample()
-    assert seen == [3, 0]
+    assert seen == [(3, False), (3, True)]
 
 
 async def test_of_long_handlers_fewer_begin_in_a_turn_of_the_loop() -> None:

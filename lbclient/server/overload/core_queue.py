@@ -87,10 +87,12 @@ class CoreQueue:
         let_by: int = 0,
         busy: float = 1.0,
         in_line: int = 0,
+        line_is_load: bool = False,
     ) -> None:
         """Ten times a second. `refused`: how many requests were, ever; `let_by`: how
         many could not be; `busy`: the loop, as a share of the time. `in_line`: how many
-        that grpcio serves wait until their handlers may begin.
+        that grpcio serves wait until their handlers may begin; if `line_is_load`, their
+        load is judged, and not their wait.
 
         `is_prompt`: the loop takes all that the core hands over in its next turn.
         """
@@ -98,12 +100,13 @@ class CoreQueue:
         counts = intake.taken, intake.asked, intake.was_behind()
         unseen.sample(now, *counts, is_prompt)
         # Beside many requests that have begun grpcio is slow to serve what was taken.
-        here = len(intake) + in_line
+        held = len(intake) + in_line
+        here = len(intake) if line_is_load else held
         waiting = unseen.waiting + here
         if not unseen.waiting and here < FEW:
             waiting = 0
         taken_now, self._taken = intake.taken - self._taken, intake.taken
-        left = intake.taken - here
+        left = intake.taken - held
         left_now, self._left = left - self._left, left
         dropped_now, self._dropped = intake.dropped - self._dropped, intake.dropped
         refused_now, self._refused = refused - self._refused, refused

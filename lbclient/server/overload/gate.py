@@ -205,8 +205,8 @@ class Gate:
             is_prompt,
             self._arrivals.let_by,
             busy=1.0 if busy is None else busy,
-            # Those of long handlers are load.
-            in_line=0 if queue.is_for_long else queue.new,
+            in_line=queue.new,
+            line_is_load=queue.is_for_long,
         )
         if self.adaptive is not None:
             self.adaptive.take_time(self.core.typical_time)
