@@ -15,10 +15,13 @@ from importlib import import_module
 from threading import Lock
 from typing import Any, Protocol, TypeVar, cast
 
-from lbclient.grpc_seam.private import find, is_news
+from lbclient.grpc_seam.private import find, is_news, version
 
 T = TypeVar("T")
 Metadata = tuple[tuple[str, str | bytes], ...]
+
+# grpcio, whose server waits for what a method of it returns, for each request.
+ASKS_BY_METHOD_SINCE = 1, 84
 
 _making = Lock()
 
@@ -31,23 +34,22 @@ class Queue(Protocol):
 
 
 class AtOnce(asyncio.Future[Any]):
-    """Calls back at once who asks first, if it has its result and its server runs.
+    """A future that runs its first done callback immediately if it is done already and
+    the server is running.
 
     grpcio waits for a request by `asyncio.wait`, and would not hear of one that is
     there until the loop's next turn, so that it would begin one request in two turns.
     When it ends it waits by `asyncio.gather`, which has to hear later.
     """
 
-    def __init__(self, is_running: Callable[[], bool]) -> None:
-        super().__init__()
-        self._is_running = is_running
-        self._is_asked = False
+    is_running: Callable[[], bool]
+    _is_asked = False
 
     def add_done_callback(
         self, fn: Callable[[Any], object], /, *, context: Context | None = None
     ) -> None:
         was_asked, self._is_asked = self._is_asked, True
-        if self.done() and not was_asked and self._is_running():
+        if self.done() and not was_asked and self.is_running():
             fn(self)
         else:
             super().add_done_callback(fn, context=context)
@@ -104,7 +106,9 @@ def _subclass() -> Any:
     if ask is None:
         return None
     base: Any = find(path.rpartition(".")[0])
-    ask_by_method = find("grpc._cython.cygrpc:AioServer._make_request_call_future")
+    ask_by_method: Any = None
+    if version() >= ASKS_BY_METHOD_SINCE:
+        ask_by_method = find("grpc._cython.cygrpc:AioServer._make_request_call_future")
 
     class WithQueue(base):  # type: ignore[misc]
         queue: Queue | None = None
@@ -112,18 +116,19 @@ def _subclass() -> Any:
         async def _request_call(self) -> Any:
             if self.queue is None:
                 return await ask(self)
-            return await self._next(self.queue)
+            return await self._ask_by_method(None)
 
-        def _make_request_call_future(self, method: bytes | None) -> Any:
+        def _ask_by_method(self, method: bytes | None) -> Any:
             """As grpcio waits for each method's requests and all others'."""
             if self.queue is None or method is not None:
                 return ask_by_method(self, method)
-            return self._next(self.queue)
-
-        def _next(self, queue: Queue) -> AtOnce:
-            future = AtOnce(self.is_running)
-            queue.next(future)
+            future = AtOnce()
+            future.is_running = self.is_running
+            self.queue.next(future)
             return future
+
+        if ask_by_method is not None:
+            _make_request_call_future = _ask_by_method
 
         def enter(self, queue: Queue) -> None:
             queue.take_from(RequestSource(partial(ask, self)))

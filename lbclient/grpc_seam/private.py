@@ -131,6 +131,11 @@ _OWN = frozenset(
 _told: set[str] = set()
 
 
+def version() -> tuple[int, ...]:
+    """grpcio's, as (major, minor)."""
+    return tuple(map(int, grpc.__version__.split(".")[:2]))
+
+
 @cache
 def find(path: str) -> Any:
     """What is at `module:name`; None, with a line in the log, in a grpcio without."""

@@ -8,7 +8,7 @@ from typing import Any, Never, TypeVar
 import grpc
 
 from lbclient.grpc_seam.options import Options
-from lbclient.grpc_seam.private import find, is_news
+from lbclient.grpc_seam.private import find, is_news, version
 
 T = TypeVar("T")
 
@@ -69,13 +69,9 @@ def with_pending_limit(options: Options) -> tuple[Options, float]:
     given = dict(options)
     if not (_PENDING in given or _MOST_PENDING in given):
         options = (*options, *OUR_PENDING)
-    if _version() < ENDS_SINCE:
+    if version() < ENDS_SINCE:
         return options, inf
     return options, int((dict(CORE_PENDING) | dict(options))[_MOST_PENDING])
-
-
-def _version() -> tuple[int, ...]:
-    return tuple(map(int, grpc.__version__.split(".")[:2]))
 
 
 # Of the streams that a connection may have at a time; below that a stream of health or

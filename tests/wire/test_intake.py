@@ -123,13 +123,15 @@ async def test_a_loop_that_ends_does_not_wait_for_a_server_that_nobody_stopped()
     None
 ):
     """grpcio cancels what it waits for, and gathers it while its server runs."""
-    future = intake.AtOnce(lambda: True)
+    future = intake.AtOnce()
+    future.is_running = lambda: True
     await asyncio.wait([future], timeout=0.0)
     future.cancel()
     async with asyncio.timeout(20):
         await asyncio.gather(future, return_exceptions=True)
     heard: list[Any] = []
-    future = intake.AtOnce(lambda: False)  # it stops
+    future = intake.AtOnce()
+    future.is_running = lambda: False  # it stops
     future.set_result("a request")
     future.add_done_callback(heard.append)
     assert not heard

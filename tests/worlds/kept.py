@@ -3,7 +3,6 @@
 Plans, not seeds: who changes what is drawn from a seed leaves them as they are.
 """
 
-from tests.worlds.arrivals import MIXED, ArrivalPlan, Traffic
 from tests.worlds.either import AnyPlan
 from tests.worlds.plan import CallPlan, Fault, Plan, ServerPlan
 
@@ -26,24 +25,9 @@ _STALLED = Plan(
     ),
 )
 
-_CUT_OFF = ArrivalPlan(
-    33,
-    MIXED,
-    11.0,
-    0.002,
-    1,
-    (("request_cost", True),),
-    (
-        Traffic(0.0, 5.0, 28.0, 0.05, 2.0, "SHEDDABLE"),
-        Traffic(5.0, 11.0, 30.0, 0.005, 5.0),
-    ),
-    (Fault(2.36, "cut", 0, 2.39),),
-)
-
 # By the name of the mutant that is the fault. Some were never faults: these worlds are
 # there for what seeds seldom do.
 KEPT: dict[str, AnyPlan] = {
-    "a burst begins in one turn": _CUT_OFF,
     "a call that was given up is told CancelledError": _STALLED,
     "the same, of a direct call": _STALLED,
     "waiting calls outlive their channel": Plan(

@@ -304,6 +304,10 @@ class MemoryServer:
     async def _request_call(self) -> Request:
         return Request(self, await self._core.ask())
 
+    def _make_request_call_future(self, _: bytes | None) -> "asyncio.Task[Request]":
+        """By which grpcio waits since 1.84. Here it waits by what this calls."""
+        return self._loop.create_task(self._request_call())
+
     async def _serve(self) -> None:
         while self._state == "running":
             try:

@@ -24,9 +24,9 @@ class Bounds(NamedTuple):
 # With room for a burst. No more are asked for ahead: where a loop is closed and nobody
 # has stopped its server, grpcio logs an error for each.
 READY = Bounds(ahead=768, most=4096)
-# For a queue that stands: what is still in the core it can end, at no cost. grpcio
-# serves one in each turn of the loop, and in as much time some sixteen come: a server
-# that asked for fewer took 0.2 times more CPU for each of 64 calls at a time.
+# For a queue that stands: what is still in the core it can end, at no cost. In a turn
+# of the loop some sixteen come: a server that asked for fewer took 0.2 times more CPU
+# for each of 64 calls at a time.
 BEHIND = Bounds(ahead=16, most=64)
 # For one of which most is dropped, which takes little time. Beside clients that leave
 # the loop half of a core more may come than it can drop. With 256 a turn was so long
@@ -39,8 +39,8 @@ LAST_ANSWERS = 1.0  # seconds that a stopped core may take for them
 # turns are long, and with fewer the processor would go to dropping alone. More would
 # all begin before anybody looks for who has come since.
 EACH_TURN = 8
-# Of those whose handlers keep the loop for long. They are load, by which others are
-# refused, only when they wait in line for their turns.
+# Where handlers keep the loop for long: others are refused by how many wait in the run
+# queue, which a request enters some turns after it was handed on.
 EACH_LONG = 1
 BATCH = 8  # requests, at least, that are asked for at once
 
@@ -64,7 +64,7 @@ class Intake:
         self._bounds = BEHIND
         self.asked = 0  # requests that have not come
         self._wanted: asyncio.Future[Any] | None = None  # grpcio waits for it
-        self._handed_on = 0  # to grpcio, in this turn of the loop
+        self._handed_on = 0  # in this turn of the loop, of those that waited
         self.each_turn = EACH_TURN
         self._error: BaseException | None = None
         self._none_asked: asyncio.Future[None] | None = None
@@ -89,7 +89,19 @@ class Intake:
         if it has no more."""
         self._wanted = future
         self._ask()
-        self._hand_on()
+        if not self._waiting:
+            if self._error is not None or self._is_closed:
+                self._hand_on()
+        elif self._handed_on < self.each_turn:
+            if not self._handed_on:
+                asyncio.get_running_loop().call_soon(self._begin_turn)
+            self._handed_on += 1
+            self._hand_on()
+
+    def _begin_turn(self) -> None:
+        self._handed_on = 0
+        if self._wanted is not None and not self._wanted.done():
+            self.next(self._wanted)
 
     def keep_within(self, bounds: Bounds) -> None:
         """Sets the bounds, for whoever knows how long requests wait."""
@@ -198,7 +210,8 @@ class Intake:
     def _wake(self) -> None:
         if not self.asked and self._none_asked and not self._none_asked.done():
             self._none_asked.set_result(None)
-        self._hand_on()
+        if self._handed_on < self.each_turn:
+            self._hand_on()
 
     def _hand_on(self) -> None:
         """Hands the next request to whoever waits for it."""
@@ -206,11 +219,6 @@ class Intake:
         if wanted is None or wanted.done():
             return
         if self._waiting:
-            if self._handed_on >= self.each_turn:
-                return
-            if not self._handed_on:
-                asyncio.get_running_loop().call_soon(self._begin_turn)
-            self._handed_on += 1
             request = self._waiting.popleft()
             if self.drops is not None:
                 self.ranks.remove(request)
@@ -220,10 +228,6 @@ class Intake:
             wanted.set_exception(error)
         elif self._is_closed:
             self._ask()  # else nothing tells that the core has ended
-
-    def _begin_turn(self) -> None:
-        self._handed_on = 0
-        self._hand_on()
 
     def __repr__(self) -> str:
         return f"<{len(self)} wait, {self.dropped_at_stop} were dropped at stop>"
