@@ -214,7 +214,10 @@ class _Writing(_Own):
             await execute_batch(call, both, self._loop)
             self._metadata_sent.set()
         except ExecuteBatchError:
-            await self._raise_for_status()
+            try:
+                await self._raise_for_status()
+            finally:
+                self._metadata_sent.set()  # who waits for it is to hear of the status
         except CancelledError:
             self._give_up()
             raise
