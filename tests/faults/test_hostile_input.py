@@ -125,10 +125,12 @@ async def test_a_backend_that_talks_nonsense_fills_no_log(
 
     async def watch(_: Any, context: Any) -> AsyncIterator[bytes]:
         yield health_pb2.HealthReport(state=load_pb2.SERVING).SerializeToString()
-        for _ in range(1000):
-            yield b"\xff\xff" + EVIL.encode()
-        said.set()
-        await asyncio.Event().wait()
+        try:
+            for _ in range(1000):
+                yield b"\xff\xff" + EVIL.encode()
+            await asyncio.Event().wait()
+        finally:
+            said.set()  # the client has read enough, and ends it
 
     methods = {wire.WATCH_METHOD: unary_stream(watch)}
     async with (

@@ -15,6 +15,9 @@ WORDS = {
 }
 
 
+MOST_SLOW = 4.0  # beyond that the calls have so long that they would all be served
+
+
 def slowness(seconds: float = 0.5) -> float:
     """How many seconds pass on this machine for one of its processor to a process that
     wants one. 1.0: nobody else wants it."""
@@ -28,9 +31,12 @@ async def test_other_clients_fare_as_with_a_stock_server() -> None:
     """Twice as many at once as gRPC's core keeps for a server of ours.
 
     To refuse these takes a server of ours some 0.4 s of a processor, a stock server
-    half of that; so on a busy machine the calls have longer deadlines.
+    half of that; so on a busy machine the calls have longer deadlines, up to a bound.
     """
-    deadline = stream_flood.DEADLINE * slowness()
+    slow = slowness()
+    if slow > MOST_SLOW:
+        pytest.skip(f"a process gets 1/{slow:.0f} of a processor here")
+    deadline = stream_flood.DEADLINE * slow
     row = await stream_flood.many(4.0, streams=2000, connections=20, deadline=deadline)
     assert row.holds, row
 

@@ -24,7 +24,8 @@ logger = Log("lbclient.balancer")  # as documented, for the whole channel
 # as much as the change.
 MOST_LOGGED = 20
 
-MOST_OF_ONE = 10  # changes of one backend that are logged in a period; it restarts in 4
+# Changes of one backend that are logged in a period; a restart takes four.
+MOST_OF_ONE = 10
 PERIOD = 10.0  # seconds. Ours: some lines a minute tell that it flaps, and how much
 
 

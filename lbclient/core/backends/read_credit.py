@@ -1,7 +1,7 @@
 """How many messages of a health or load stream are read: no more than are of use."""
 
 # Messages a second, and how many at once. One of lbclient's servers reports 10 times a
-# second at most. A client that stood still for a minute finds what came meanwhile.
+# second at most. A client that stood still for 20 s finds what came meanwhile.
 RATE, BURST = 20.0, 200.0
 
 

@@ -56,7 +56,7 @@ class QueueDelayTuning:
     line_share: float = 0.1
     fewest: int = 16
     line_holds: float = 0.5
-    least_busy: float = 0.1  # share of the time, of a loop that hardly anybody asks
+    least_busy: float = 0.1  # the least share of its time that a loop counts as busy
     nearly_all: float = 0.95
 
     # In one sample by no more than e to this power. Where the process stood still next

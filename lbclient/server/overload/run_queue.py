@@ -1,4 +1,4 @@
-"""Starts handlers one at a time while they keep the event loop for long.
+"""Starts handlers one after the other while they keep the event loop for long.
 
 After handlers had the loop for 20 ms, it takes in all requests that have arrived; only
 then the next handler starts, or the next few if each takes little. So the requests that
@@ -218,7 +218,8 @@ class Lull:
 
 class RunQueue:
     """Queues requests and streams while handlers keep the event loop for long, and
-    starts them one at a time. Owned by the server, used on its loop's thread only.
+    starts them one after the other. Owned by the server, used on its loop's thread
+    only.
 
     `enter` says whether a request has to wait; after it, `refuse` says that its handler
     did not run. `load` and `wait` measure the queue.
