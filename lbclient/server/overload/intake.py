@@ -31,7 +31,8 @@ BEHIND = Bounds(ahead=16, most=64)
 # For one of which most is dropped, which takes little time. Beside clients that leave
 # the loop half of a core more may come than it can drop. With 256 a turn was so long
 # that all that was let in came too late: it takes several turns to serve a request.
-DROPPING = Bounds(ahead=64, most=512)
+# With 64 the core ended a quarter of the most critical at ten times the capacity.
+DROPPING = Bounds(ahead=128, most=512)
 # In one turn of a loop that handlers keep for long so many come.
 DROPPING_BESIDE_LONG = Bounds(ahead=256, most=512)
 LAST_ANSWERS = 1.0  # seconds that a stopped core may take for them
