@@ -39,6 +39,7 @@ EJECTED_LATER = "it looks at latency only to eject, which takes some late answer
 REASONS: dict[tuple[str, float], tuple[float, str]] = {
     ("S10_sparse", 0.3): (1.15, SEEDS),
     ("S2_diverse, 100 clients of 5 backends", 0.3): (1.15, SEEDS),
+    ("S4_heavy", 0.3): (1.15, SEEDS),
     ("gray", 0.3): (1.25, EJECTED_LATER),
     ("gray", 0.5): (1.2, EJECTED_LATER),
     ("gray", 0.7): (1.1, EJECTED_LATER),
