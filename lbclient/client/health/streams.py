@@ -26,8 +26,8 @@ from lbclient.client.health.refused_services import (
     Refusals,
     status_of,
 )
-from lbclient.core.backends.read_credit import ReadCredit
 from lbclient.core.backoff import Backoff
+from lbclient.core.counting.allowance import Allowance
 from lbclient.core.text import printable
 from lbclient.grpc_seam import without_interceptors
 from lbclient.log import Log
@@ -38,9 +38,17 @@ logger = Log(__name__)
 # that is busy; streams that outlive that are those of one that said GOAWAY.
 LAST_WORDS = 0.05  # seconds
 
+# Messages a second of one method's streams that are read, and how many at once. One of
+# lbclient's servers reports 10 times a second at most. A client that stood still for
+# 20 s finds what came meanwhile.
+RATE, BURST = 20.0, 200.0
 FLOOD_PAUSE = 0.25  # seconds until a stream that sent more is begun again
 
 LONGEST_PAUSE = 60.0  # seconds; after a refusal, of pauses that double
+
+
+class FloodError(Exception):
+    """A stream sends more than is of use."""
 
 
 class NotOfferedError(Exception):
@@ -85,7 +93,7 @@ class Streams:
         self._backoff = backoff
         self._unheard = unheard
         self._offered = set[str]()  # methods that have spoken
-        self._credits = defaultdict[str, ReadCredit](ReadCredit)  # by method
+        self._reads = defaultdict[str, Allowance](lambda: Allowance(BURST, RATE))
 
     async def follow(
         self, method: str, request: bytes, take: Callable[[bytes], None]
@@ -96,11 +104,11 @@ class Streams:
         that has spoken is offered: then a status is one more way to break.
         """
         while True:
-            has_spoken = await self._follow(method, request, take)
-            if not self._credits[method].is_spent:
-                return has_spoken
-            logger.debug("%s sends too much; it is begun again", method)
-            await asyncio.sleep(FLOOD_PAUSE)
+            try:
+                return await self._follow(method, request, take)
+            except FloodError:
+                logger.debug("%s sends too much; it is begun again", method)
+                await asyncio.sleep(FLOOD_PAUSE)
 
     async def _follow(
         self, method: str, request: bytes, take: Callable[[bytes], None]
@@ -112,8 +120,7 @@ class Streams:
         self.begun += 1
         has_spoken = False
         try:
-            # Neither the end of the stream, nor of the credit.
-            while isinstance(message := await self._next(call, method), bytes):
+            while isinstance(message := await self._read(call, method), bytes):
                 if not has_spoken:
                     has_spoken = True
                     self._refusals.answered(method)
@@ -143,11 +150,12 @@ class Streams:
                 self._count(-1)
         return has_spoken
 
-    async def _next(
+    async def _read(
         self, call: grpc.aio.UnaryStreamCall[bytes, bytes], method: str
     ) -> object:
-        now = asyncio.get_running_loop().time()
-        return await call.read() if self._credits[method].take(now) else None
+        if not self._reads[method].take(asyncio.get_running_loop().time()):
+            raise FloodError
+        return await call.read()
 
     def _note(self, method: str, error: grpc.aio.AioRpcError) -> None:
         """A stream ended before its first message. One of ours that has no room for it
