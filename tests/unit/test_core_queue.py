@@ -57,8 +57,8 @@ def test_what_becomes_load_and_waits_again_was_not_handed_on(flips: int) -> None
     queue.delay.sample = lambda *_, handed_on, **__: seen.append(handed_on)  # type: ignore
     for sample in range(1, 21):
         queue.intake.taken += COME
-        is_load = sample % (2 * flips) < flips
-        queue.sample(sample * TICK, 0, in_line=400, line_is_load=is_load)
+        queue.beside_long = sample % (2 * flips) < flips
+        queue.sample(sample * TICK, 0, in_line=400)
     assert set(seen[1:]) == {COME}
 
 

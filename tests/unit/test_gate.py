@@ -413,9 +413,8 @@ async def test_who_waits_for_a_turn_waits_but_for_long_handlers() -> None:
     """Those are a load of their own."""
     task = Task()
     seen: list[tuple[int, bool]] = []
-    task.gate.core.sample = lambda *_, in_line, line_is_load, **__: seen.append(  # type: ignore
-        (in_line, line_is_load)
-    )
+    core = task.gate.core
+    core.sample = lambda *_, in_line, **__: seen.append((in_line, core.beside_long))  # type: ignore
     for _ in range(3):
         task.gate.queue._new.wait()
     task.gate.queue._going_on.wait()  # a stream

@@ -45,7 +45,8 @@ class CoreQueue:
         # Who is dropped after its criticality, so that the core need not shed.
         self.chooses = False
         self.drops_used_up = False  # many are, for their customers' quotas
-        self.beside_long = False  # handlers, by which the loop is kept
+        # Handlers keep the loop for long: who is in line for them is judged as load.
+        self.beside_long = False
 
     def count_by(self, read: Callable[[], int | None], most: float) -> None:
         """`read` says how many calls have begun; beyond `most` that wait some end."""
@@ -87,12 +88,10 @@ class CoreQueue:
         let_by: int = 0,
         busy: float = 1.0,
         in_line: int = 0,
-        line_is_load: bool = False,
     ) -> None:
         """Ten times a second. `refused`: how many requests were, ever; `let_by`: how
         many could not be; `busy`: the loop, as a share of the time. `in_line`: how many
-        that grpcio serves wait until their handlers may begin; if `line_is_load`, their
-        load is judged, and not their wait.
+        that grpcio serves wait until their handlers may begin.
 
         `is_prompt`: the loop takes all that the core hands over in its next turn.
         """
@@ -101,7 +100,7 @@ class CoreQueue:
         unseen.sample(now, *counts, is_prompt)
         # Beside many requests that have begun grpcio is slow to serve what was taken.
         held = len(intake) + in_line
-        here = len(intake) if line_is_load else held
+        here = len(intake) if self.beside_long else held
         waiting = unseen.waiting + here
         if not unseen.waiting and here < FEW:
             waiting = 0

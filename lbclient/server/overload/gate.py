@@ -206,7 +206,6 @@ class Gate:
             self._arrivals.let_by,
             busy=1.0 if busy is None else busy,
             in_line=queue.new,
-            line_is_load=queue.is_for_long,
         )
         if self.adaptive is not None:
             self.adaptive.take_time(self.core.typical_time)
