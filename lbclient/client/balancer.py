@@ -126,15 +126,13 @@ class Balancer:
         # Who waits goes first, or they wait together. (The dict's own truth is C.)
         return None if self.pending.waiters else self._choose(now, counts, hints)
 
-    def _choose(  # noqa: C901  # the hot path, written out
+    def _choose(
         self, now: float, counts: dict[int, int], hints: CallHints | None
     ) -> Backend | None:
         pickers = self.pickers
         picker = pickers.current if hints is None else pickers.for_call(hints)
-        if self._rest.is_on:
-            self._rest.end()
-        if not self.loop_lag.is_on:
-            self.loop_lag.start(now)
+        if self._rest.is_on or not self.loop_lag.is_on:
+            self._end_rest(now)
         lost, has_raised = 0, False
         while ready := self.pool.ready:
             try:
@@ -164,6 +162,13 @@ class Balancer:
             lost += 1
             self.backends.lost(backend, is_second=lost == 2)
         return None
+
+    def _end_rest(self, now: float) -> None:
+        """A call begins, after a while without any."""
+        if self._rest.is_on:
+            self._rest.end()
+        if not self.loop_lag.is_on:
+            self.loop_lag.start(now)
 
     # --- attempts ------------------------------------------------------------
 
