@@ -85,8 +85,8 @@ def conclude(
     """Writes the files that were asked for, and says which targets were missed.
 
     `measured` are the figures that are compared from run to run, on docs/benchmarks.md;
-    some have goals. `missed` are other targets; None: there are none. Returns the exit
-    status.
+    some have goals. `missed` are other targets, or say more of one of these after its
+    name; None: there are none. Returns the exit status.
     """
     told = [*measured]
     if given.json:
@@ -95,7 +95,12 @@ def conclude(
         figures.write_plot(given.plot, draw())
     if given.measured:
         figures.write_json(given.measured, {"missed": missed, "measured": told})
-    every = [*(missed or ()), *(one.name for one in told if one.misses)]
+    said = missed or []
+    every = said + [
+        one.name
+        for one in told
+        if one.misses and not any(words.startswith(one.name) for words in said)
+    ]
     if missed is not None or any(one.goal is not None for one in told):
         print("MISSED: " + "; ".join(every) if every else "all that is promised holds")
     return int(bool(every))

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from benchmarks.frames import DEADLINE
-from benchmarks.harness.measured import Measured
+from benchmarks.harness.measured import RATIO, Measured
 from benchmarks.overload import handlers
 from benchmarks.overload.cells import Cell, Figures
 from benchmarks.overload.serve import BARE, OURS
@@ -48,20 +48,18 @@ def late(runs: Sequence[Figures]) -> list[str]:
 
 def missed(runs: Sequence[Figures]) -> list[str] | None:
     """Which targets are; None if nothing was run that has any."""
-    by_cell = {run.cell: run for run in runs}
-    ours = [run for run in runs if run.cell.kind == OURS and not is_late(run)]
-    if not ours:
+    if not any(run.cell.kind == OURS and not is_late(run) for run in runs):
         return None
-    found = []
-    for run in ours:
-        bare = by_cell.get(replace(run.cell, kind=BARE))
-        bare = None if bare is None or is_late(bare) else bare
-        found += [f"{named(run.cell)}: {what}" for what in _of_one(run, bare)]
-    return found
+    return [
+        f"{one.name} is {one.value:.3g}{'' if one.unit == RATIO else f' {one.unit}'}, "
+        f"target {one.goal:g}"
+        for one in measured_of(runs)
+        if one.misses
+    ]
 
 
 def measured_of(runs: Sequence[Figures]) -> Iterator[Measured]:
-    """Goodput of what is allowed, beside grpc.aio's, and by criticality; and p99."""
+    """Each figure that has a target, of our servers in these runs."""
     by_cell = {run.cell: run for run in runs}
     for run in runs:
         if run.cell.kind != OURS or is_late(run):
@@ -69,15 +67,18 @@ def measured_of(runs: Sequence[Figures]) -> Iterator[Measured]:
         name = named(run.cell)
         yield Measured(
             name=f"{name}: goodput, of what is allowed",
-            value=_of_allowed(run),
+            value=run.goodput / run.allowed if run.allowed else 1.0,
             better="more",
             goal=_least_goodput(run.cell),
         )
         bare = by_cell.get(replace(run.cell, kind=BARE))
         if bare is not None and not is_late(bare):
-            both = f"{name}: goodput, lbclient / grpc.aio"
-            ratio = run.goodput / max(bare.goodput, LEAST_GOODPUT)
-            yield Measured(name=both, value=ratio, better="more", goal=AS_GOOD)
+            yield Measured(
+                name=f"{name}: goodput, lbclient / grpc.aio",
+                value=run.goodput / max(bare.goodput, LEAST_GOODPUT),
+                better="more",
+                goal=AS_GOOD if bare.goodput else None,
+            )
         if run.p99 is not None:
             yield Measured(
                 name=f"{name}: p99",
@@ -86,6 +87,13 @@ def measured_of(runs: Sequence[Figures]) -> Iterator[Measured]:
                 better="less",
                 goal=1e3 * P99,
             )
+        yield Measured(
+            name=f"{name}: time after the flood until all is served",
+            value=run.normal_after,
+            unit="s",
+            better="less",
+            goal=NORMAL_AFTER,
+        )
         for criticality, kept in _kept_of_judged(run):
             yield Measured(
                 name=f"{name}: {criticality}, of what would fit",
@@ -95,33 +103,9 @@ def measured_of(runs: Sequence[Figures]) -> Iterator[Measured]:
             )
 
 
-def _of_allowed(run: Figures) -> float:
-    return run.goodput / run.allowed if run.allowed else 1.0
-
-
 def _least_goodput(cell: Cell) -> float | None:
     """Of what is allowed; None beyond the loads and surroundings that have a target."""
     return GOODPUT.get(cell.surroundings) if cell.times <= UP_TO else None
-
-
-def _of_one(run: Figures, bare: Figures | None) -> list[str]:
-    found = []
-    share, least = _of_allowed(run), _least_goodput(run.cell)
-    if least is not None and share < least:
-        found.append(f"goodput is {share:.2f} of what is allowed, target {least:g}")
-    if run.p99 is not None and run.p99 > P99:
-        found.append(f"p99 is {run.p99 * 1e3:.0f} ms, target {P99 * 1e3:.0f} ms")
-    if run.normal_after > NORMAL_AFTER:
-        after = f"{run.normal_after:.1f} s after the flood"
-        found.append(f"normal {after}, target {NORMAL_AFTER:g} s")
-    if bare is not None and run.goodput < AS_GOOD * bare.goodput:
-        rates = f"{run.goodput:.1f}/s, of grpc.aio alone {bare.goodput:.1f}/s"
-        found.append(f"goodput is {rates}")
-    for name, kept in _kept_of_judged(run):
-        if kept < CRITICAL:
-            has = f"{name} has {kept:.3f} of what would fit of it"
-            found.append(f"{has}, target {CRITICAL:g}")
-    return found
 
 
 def _kept_of_judged(run: Figures) -> Iterator[tuple[str, float]]:

@@ -1,6 +1,7 @@
 """What `python -m benchmarks` makes of the figures that benchmarks tell."""
 
 import sys
+from argparse import Namespace
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -12,6 +13,7 @@ from benchmarks import __main__ as program
 from benchmarks.harness.figures import Quantile
 from benchmarks.harness.measured import Measured, measured
 from benchmarks.harness.one_by_one import ran_to_its_end, run
+from benchmarks.harness.options import conclude
 from benchmarks.harness.page import BEGIN, with_figures
 from benchmarks.harness.record import End, Run, load, moved, save
 from benchmarks.harness.turns import Ratio, measured_of
@@ -261,3 +263,10 @@ def test_a_benchmark_takes_the_arguments_that_are_listed(
     with pytest.raises(SystemExit):
         import_module(f"benchmarks.{package}").main()
     assert "argument --measured: want a file" in capsys.readouterr().err
+
+
+def test_a_goal_that_is_missed_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    given = Namespace(json=None, plot=None, measured=None)
+    told = [replace(RATIO, name="one", goal=1.0), replace(RATIO, name="two", goal=1.0)]
+    assert conclude(given, [], ["two is 1.2, target 1"], measured=told) == 1
+    assert capsys.readouterr().out == "MISSED: two is 1.2, target 1; one\n"
