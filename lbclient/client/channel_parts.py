@@ -18,7 +18,7 @@ from lbclient.core.protocols import Picker, PickerFactory, Resolver, Subset
 from lbclient.core.routing.locality import Mixed
 from lbclient.core.routing.spillover import Spillover
 from lbclient.core.text import printable
-from lbclient.grpc_seam import Options, check_options, checked_options, inner_options
+from lbclient.grpc_seam import Options, check_options, inner_options, option_pairs
 from lbclient.pickers import picker_factory
 from lbclient.resolvers import parse_target
 from lbclient.resolvers.target import dial_target
@@ -48,7 +48,7 @@ def parts_of(
 ) -> ChannelParts:
     """Raises ConfigError for an invalid target or option."""
     resolver, authority = _resolver(target, config, rng)
-    options = checked_options(options)
+    options = option_pairs(options)
     check_options(options)
     if compression and not isinstance(compression, int):
         raise ConfigError("compression", compression, "a grpc.Compression")

@@ -35,7 +35,7 @@ from lbclient.grpc_seam.interceptors import (
     last_beneath,
     with_compression,
 )
-from lbclient.grpc_seam.options import Options, checked_options
+from lbclient.grpc_seam.options import Options, option_pairs
 from lbclient.grpc_seam.servers import (
     CORE_PENDING,
     FEW_SLOTS,
@@ -90,7 +90,6 @@ __all__ = [
     "cancel_loser",
     "cause_of",
     "check_options",
-    "checked_options",
     "close",
     "counted",
     "error_of",
@@ -113,6 +112,7 @@ __all__ = [
     "lighten",
     "mark",
     "marked",
+    "option_pairs",
     "put_first",
     "read_once",
     "tell",

@@ -109,6 +109,7 @@ DEFAULTS: dict[str, int] = {
     # would not look it up again for 30 s.
     "grpc.dns_min_time_between_resolutions_ms": 1000,
 }
+_SERVICE_CONFIG = "grpc.service_config"
 _KEEPALIVE = "grpc.keepalive_time_ms"
 # What finds a dead connection that nothing else watches, such as one that said GOAWAY
 # and still has calls. The last bound, not the first: health checks act in seconds.
@@ -141,7 +142,7 @@ def check_options(options: Options) -> None:
         if key in OURS and value != OURS[key]:
             raise ConfigError(f"options[{key!r}]", value, f"{OURS[key]}, or no option")
         if key == "grpc.lb_policy_name" or (
-            key == "grpc.service_config" and _has_policy(key, value)
+            key == _SERVICE_CONFIG and _has_policy(value)
         ):
             raise ConfigError(
                 f"options[{key!r}]",
@@ -150,7 +151,7 @@ def check_options(options: Options) -> None:
             )
 
 
-def _has_policy(key: str, service_config: Any) -> bool:
+def _has_policy(service_config: Any) -> bool:
     import json  # few channels are given a service config
 
     try:
@@ -158,7 +159,8 @@ def _has_policy(key: str, service_config: Any) -> bool:
     except (TypeError, ValueError):
         parsed = None
     if not isinstance(parsed, dict):
-        raise ConfigError(f"options[{key!r}]", service_config, "a JSON object as text")
+        field = f"options[{_SERVICE_CONFIG!r}]"
+        raise ConfigError(field, service_config, "a JSON object as text")
     return bool({"loadBalancingConfig", "loadBalancingPolicy"} & parsed.keys())
 
 
@@ -177,6 +179,6 @@ def inner_options(
         merged["grpc.default_authority"] = authority
     if _KEEPALIVE not in dict(options):
         merged |= KEPT_ALIVE
-    if "grpc.service_config" in dict(options):
+    if _SERVICE_CONFIG in dict(options):
         del merged["grpc.enable_retries"]  # the user may want them: it has a policy
     return tuple((merged | dict(options) | OURS).items())

@@ -13,7 +13,7 @@ INT = range(-(2**31), 2**31)  # of the core's
 NEVER = (type(None), float, Mapping, list, tuple, set, frozenset)
 
 
-def checked_options(options: Iterable[object] | None) -> Options:
+def option_pairs(options: Iterable[object] | None) -> Options:
     """The options as pairs, names as text. Raises ConfigError for what grpcio would
     fail with, which for a channel is only as it connects."""
     if isinstance(options, Mapping) or not isinstance(options or (), Iterable):

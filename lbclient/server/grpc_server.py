@@ -60,7 +60,7 @@ class Server(ReportingServer, grpc.aio.Server):
     ) -> None:
         most = maximum_concurrent_rpcs
         config = checked(config, most)
-        options = grpc_seam.checked_options(options)
+        options = grpc_seam.option_pairs(options)
         has_slots = grpc_seam.has_slots(options)
         parts = Parts(
             config,

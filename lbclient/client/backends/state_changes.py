@@ -46,7 +46,7 @@ class StateChanges:
         # Of the turn, without those of backends that have changed too often.
         self._logged = Counter[State]()
         self._period = Alarm(context.tasks, self._end_period)
-        self._in_period: dict[str, int] = {}  # changes by address
+        self._in_period = Counter[str]()  # changes by address
         self._last: dict[str, State] = {}  # by address, of those left out
 
     def log(self, backend: "Backend", before: State) -> None:
@@ -82,14 +82,15 @@ class StateChanges:
         if not self._period.is_set():
             self._period.set(PERIOD)
         address = backend.endpoint.address
-        count = self._in_period[address] = self._in_period.get(address, 0) + 1
-        if count > MOST_OF_ONE:
+        self._in_period[address] += 1
+        is_seldom = self._in_period[address] <= MOST_OF_ONE
+        if not is_seldom:
             self._last[address] = backend.state
-        return count <= MOST_OF_ONE
+        return is_seldom
 
     def _end_period(self) -> None:
         """Tells of the changes that were left out."""
-        counts, self._in_period = self._in_period, {}
+        counts, self._in_period = self._in_period, Counter()
         last, self._last = self._last, {}
         for address, state in last.items():
             what = f"{state.value}, after {counts[address] - MOST_OF_ONE} more changes"

@@ -54,7 +54,7 @@ class SyncServer(ReportingServer, grpc.Server):
         clock: Clock = time.monotonic,
     ) -> None:
         most = maximum_concurrent_rpcs
-        options = grpc_seam.checked_options(options)
+        options = grpc_seam.option_pairs(options)
         config = checked(config, most)
         if config.adaptive_concurrency:
             logger.warning("adaptive_concurrency has no effect on a synchronous server")
