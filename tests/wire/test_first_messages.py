@@ -105,7 +105,7 @@ SENT, RECEIVED = "SendMessageOperation", "ReceiveMessageOperation"
 END = "SendCloseFromClientOperation"
 
 
-@pytest.mark.parametrize(
+FIRST_REQUESTS = pytest.mark.parametrize(
     ("size", "pause", "is_joined"),
     [
         (3, False, True),
@@ -114,6 +114,29 @@ END = "SendCloseFromClientOperation"
         (3, True, False),
     ],
 )
+
+
+class Given:
+    """Three requests, of which the first has a size and may come after a `pause`.
+    `serialized` is what was asked for, by `serialize`."""
+
+    def __init__(self, size: int, pause: bool) -> None:
+        self.requests = [b"1" * size, b"2", b"3"]
+        self.serialized: list[bytes] = []
+        self._pause = pause
+
+    def serialize(self, request: bytes) -> bytes:
+        self.serialized.append(request)
+        return request
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        if self._pause:
+            await asyncio.sleep(0.01)
+        for request in self.requests:
+            yield request
+
+
+@FIRST_REQUESTS
 async def test_a_short_first_request_that_is_there_goes_with_the_headers(
     size: int,
     pause: bool,
@@ -123,18 +146,7 @@ async def test_a_short_first_request_that_is_there_goes_with_the_headers(
 ) -> None:
     """One batch fewer, of eleven. All of them are answered, and headers are told."""
     batches = noted_batches(monkeypatch)
-    requests = [b"1" * size, b"2", b"3"]
-    serialized: list[bytes] = []
-
-    def noted(request: bytes) -> bytes:
-        serialized.append(request)
-        return request
-
-    async def given() -> AsyncIterator[bytes]:
-        if pause:
-            await asyncio.sleep(0.01)
-        for request in requests:
-            yield request
+    given = Given(size, pause)
 
     async def answer(come: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         await context.send_initial_metadata((("told", "early"),))
@@ -144,26 +156,18 @@ async def test_a_short_first_request_that_is_there_goes_with_the_headers(
     address = (await host({CHAT: stream_stream(answer)})).address
     async with lbclient.insecure_channel(f"ipv4:{address}") as channel:
         await channel.channel_ready()
-        method: Any = channel.stream_stream(CHAT, request_serializer=noted)
-        call = method(given(), timeout=5)
+        method: Any = channel.stream_stream(CHAT, request_serializer=given.serialize)
+        call = method(aiter(given), timeout=5)
         await call.wait_for_connection()
         headers = await call.initial_metadata()
         answers = [one async for one in call]
-    assert (answers, headers["told"]) == (requests, "early")
-    assert serialized == requests
+    assert (answers, headers["told"]) == (given.requests, "early")
+    assert given.serialized == given.requests
     assert ([HEADERS_SENT, SENT] in batches) is is_joined
-    assert sum(SENT in batch for batch in batches) == len(requests)
+    assert sum(SENT in batch for batch in batches) == len(given.requests)
 
 
-@pytest.mark.parametrize(
-    ("size", "pause", "is_joined"),
-    [
-        (3, False, True),
-        (MOST_OF_FIRST, False, True),
-        (MOST_OF_FIRST + 1, False, False),
-        (3, True, False),
-    ],
-)
+@FIRST_REQUESTS
 async def test_a_client_stream_is_answered_in_the_batch_of_its_end(
     size: int,
     pause: bool,
@@ -174,18 +178,7 @@ async def test_a_client_stream_is_answered_in_the_batch_of_its_end(
     """With the status, which grpc.aio's own code asks for, six batches instead of
     seven."""
     batches = noted_batches(monkeypatch)
-    requests = [b"1" * size, b"2", b"3"]
-    serialized: list[bytes] = []
-
-    def noted(request: bytes) -> bytes:
-        serialized.append(request)
-        return request
-
-    async def given() -> AsyncIterator[bytes]:
-        if pause:
-            await asyncio.sleep(0.01)
-        for request in requests:
-            yield request
+    given = Given(size, pause)
 
     async def answer(come: AsyncIterator[bytes], context: Any) -> bytes:
         return b"".join([one async for one in come])
@@ -194,12 +187,12 @@ async def test_a_client_stream_is_answered_in_the_batch_of_its_end(
     async with lbclient.insecure_channel(f"ipv4:{address}") as channel:
         await channel.channel_ready()
         batches.clear()  # of health streams
-        method: Any = channel.stream_unary(CHAT, request_serializer=noted)
-        call = method(given(), timeout=5)
+        method: Any = channel.stream_unary(CHAT, request_serializer=given.serialize)
+        call = method(aiter(given), timeout=5)
         await call.wait_for_connection()
-        assert await call == b"".join(requests)
+        assert await call == b"".join(given.requests)
         assert await call.code() is grpc.StatusCode.OK
-    assert serialized == requests
+    assert given.serialized == given.requests
     apart = [[SENT], [SENT], [SENT], [END]]
     joined = [[HEADERS_SENT, SENT], [SENT], [SENT], [END, RECEIVED]]
     of_call = [batch for batch in batches if SENT in batch or END in batch]
