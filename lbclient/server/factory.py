@@ -35,32 +35,26 @@ def server(
     grpc.health.v1. `serve` takes it as well; what is ours alone (`drain`, ...) it does
     not have.
     """
-    arguments: Any = (
-        handlers,
-        interceptors,
-        options,
-        maximum_concurrent_rpcs,
-        compression,
-    )
+    arguments: Any = {
+        "interceptors": interceptors,
+        "options": options,
+        "maximum_concurrent_rpcs": maximum_concurrent_rpcs,
+        "compression": compression,
+    }
     if originals.are_wanted():
-        own = originals.aio_server(migration_thread_pool, *arguments)
+        own = originals.aio_server(migration_thread_pool, handlers, **arguments)
         return cast("kinds.Server", own)
     if is_disabled():
         from lbclient.server.disabled import PlainServer
 
         logger.info("LBCLIENT_DISABLE is set: this server is grpc.aio's own")
         with originals.making():
-            plain = grpc.aio.server(
-                migration_thread_pool=migration_thread_pool,
-                interceptors=interceptors,
-                options=options,
-                maximum_concurrent_rpcs=maximum_concurrent_rpcs,
-                compression=compression,
-            )
+            pool = migration_thread_pool
+            plain = grpc.aio.server(migration_thread_pool=pool, **arguments)
         return cast("kinds.Server", PlainServer(plain, handlers or ()))
     from lbclient.server.grpc_server import Server
 
-    return Server(migration_thread_pool, *arguments, config=config)
+    return Server(migration_thread_pool, handlers, **arguments, config=config)
 
 
 def sync_server(
@@ -79,28 +73,22 @@ def sync_server(
     grpc.health.v1. `serve_sync` takes it as well; what is ours alone (`drain`, ...) it
     does not have.
     """
-    arguments: Any = (
-        handlers,
-        interceptors,
-        options,
-        maximum_concurrent_rpcs,
-        compression,
-    )
+    arguments: Any = {
+        "interceptors": list(interceptors or ()),
+        "options": options,
+        "maximum_concurrent_rpcs": maximum_concurrent_rpcs,
+        "compression": compression,
+    }
     if originals.are_wanted():
-        return cast("kinds.SyncServer", originals.server(thread_pool, *arguments))
+        own = originals.server(thread_pool, list(handlers or ()), **arguments)
+        return cast("kinds.SyncServer", own)
     if is_disabled():
         from lbclient.server.sync.disabled import PlainSyncServer
 
         logger.info("LBCLIENT_DISABLE is set: this server is grpcio's own")
         with originals.making():
-            plain = grpc.server(
-                thread_pool,
-                interceptors=list(interceptors or ()),
-                options=options,
-                maximum_concurrent_rpcs=maximum_concurrent_rpcs,
-                compression=compression,
-            )
+            plain = grpc.server(thread_pool, **arguments)
         return cast("kinds.SyncServer", PlainSyncServer(plain, handlers or ()))
     from lbclient.server.sync.sync_server import SyncServer
 
-    return SyncServer(thread_pool, *arguments, config=config)
+    return SyncServer(thread_pool, handlers, **arguments, config=config)
