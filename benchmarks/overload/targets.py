@@ -16,9 +16,9 @@ UP_TO = 20.0  # times the capacity
 P99 = DEADLINE / 2
 NORMAL_AFTER = 2.0
 CRITICAL = 0.99  # of what would fit of it
-# Times the capacity, of CRITICAL and above it: some of what comes at just that is
+# Times what is allowed, of CRITICAL and above it: some of what comes at just that is
 # refused also where nothing else comes, for arrivals come in clusters.
-ABOUT_CAPACITY = (0.8, 1.2)
+ABOUT_ALL = (0.8, 1.2)
 # Of the goodput of grpc.aio alone: what two runs of one server may differ by.
 AS_GOOD = 0.97
 LEAST_GOODPUT = 0.1  # requests a second: of a server that serves none in time
@@ -111,12 +111,12 @@ def _least_goodput(cell: Cell) -> float | None:
 def _kept_of_judged(run: Figures) -> Iterator[tuple[str, float]]:
     """What is served of each criticality, of what would fit of it.
 
-    Not of the least critical one, nor of one whose demand is about the capacity.
+    Not of the least critical one, nor of one whose demand is about all that is allowed.
     """
-    least, most = ABOUT_CAPACITY
+    least, most = ABOUT_ALL
     demand = 0.0
     for name in CRITICALITIES[:-1]:
         demand += run.offered[name]
         fits = run.fits[name]
-        if not least * run.capacity < demand < most * run.capacity:
+        if not least * run.allowed < demand < most * run.allowed:
             yield name, run.served[name] / fits if fits else 1.0

@@ -13,6 +13,7 @@ from contextvars import Context
 from functools import cache, partial
 from importlib import import_module
 from threading import Lock
+from time import thread_time
 from typing import Any, Protocol, TypeVar, cast
 
 from lbclient.grpc_seam.private import find, is_news, version
@@ -20,6 +21,8 @@ from lbclient.grpc_seam.private import find, is_news, version
 T = TypeVar("T")
 Metadata = tuple[tuple[str, str | bytes], ...]
 
+# One request of so many is timed, and the gain of the mean that it enters.
+TIMED, GAIN = 8, 1 / 16
 # grpcio, whose server waits for what a method of it returns, for each request.
 ASKS_BY_METHOD_SINCE = 1, 84
 
@@ -56,28 +59,39 @@ class AtOnce(asyncio.Future[Any]):
 
 
 class RequestSource:
-    """What one server's requests come from."""
+    """What one server's requests come from. `drop_seconds` of the loop's thread is what
+    it took of late to take a request that nobody kept; 0.0: not known yet."""
 
     def __init__(self, request_call: Callable[[], Any]) -> None:
         self._request_call = request_call
+        self._asked = 0
+        self.drop_seconds = 0.0
 
     def ask(
-        self, take: Callable[[Any], None], fail: Callable[[BaseException], None]
+        self, take: Callable[[Any], bool], fail: Callable[[BaseException], None]
     ) -> None:
-        """Hands the next request to `take`, or what went wrong to `fail`, later.
+        """Hands the next request to `take`, which says whether it keeps it, or what
+        went wrong to `fail`, later.
 
         grpcio's coroutine awaits one future. A task for it would cost more, and would
         be cancelled, with the request that it was given, when a loop is closed.
         """
+        self._asked += 1
+        began_at = 0.0 if self._asked % TIMED else thread_time()
         asking = self._request_call()
 
         def answered(_: "asyncio.Future[None]") -> None:
+            came_at = thread_time() if began_at else 0.0
+            is_kept = True
             try:
                 asking.send(None)
             except StopIteration as end:
-                take(end.value)
+                is_kept = take(end.value)
             except BaseException as error:
                 fail(error)
+            # The core has ended by now what was not kept.
+            if came_at and not is_kept:
+                self._time(asked_for + thread_time() - came_at)
 
         try:
             future = asking.send(None)
@@ -85,6 +99,11 @@ class RequestSource:
             take(end.value)
         else:
             future.add_done_callback(answered)
+        asked_for = thread_time() - began_at if began_at else 0.0
+
+    def _time(self, seconds: float) -> None:
+        mean = self.drop_seconds
+        self.drop_seconds = mean + (seconds - mean) * GAIN if mean else seconds
 
 
 def metadata_of(request: Any) -> Metadata:

@@ -128,16 +128,6 @@ def test_whom_the_core_keeps_is_refused_by_nobody_if_that_is_in_time(
     assert sum(sample.admitted for sample in flood) * cost > 0.98 * TICK * len(flood)
 
 
-@pytest.mark.parametrize("times", [2.0, 5.0, 20.0])
-def test_to_choose_whom_to_serve_takes_little_of_the_time(times: float) -> None:
-    cost, drop = 0.0002, 0.00005
-    samples = serve(lambda _: times / cost, 10.0, cost, drop, most=350, kept=700)[10:]
-    served = sum(sample.admitted for sample in samples) * cost
-    assert served > (1.0 - 1.2 * QUEUE_DELAY.spare) * TICK * len(samples)
-    refusing = sum(sample.refused for sample in samples) * drop
-    assert refusing == pytest.approx(QUEUE_DELAY.spare * TICK * len(samples), rel=0.1)
-
-
 def test_who_was_slow_when_the_flood_began_refuses_nobody_once_it_is_fast() -> None:
     """As on a machine that others use, too, for a while."""
     cost, drop = 0.0002, 0.00005

@@ -2,24 +2,34 @@
 
 import asyncio
 from collections.abc import Callable
+from time import thread_time
 from typing import Any
 
 import pytest
 
+from lbclient.grpc_seam.intake import TIMED, RequestSource
 from lbclient.server.overload.intake import BATCH, BEHIND, EACH_TURN, READY, Intake
 
 AHEAD, MOST = BEHIND
 
 
+def burn(seconds: float) -> None:
+    until = thread_time() + seconds
+    while thread_time() < until:
+        pass
+
+
 class Core:
     """Hands over requests as fast as it is asked."""
 
+    drop_seconds = 0.0
+
     def __init__(self) -> None:
-        self.asked: list[tuple[Callable[[Any], None], Callable[[Any], None]]] = []
+        self.asked: list[tuple[Callable[[Any], Any], Callable[[Any], None]]] = []
         self.waiting: list[Any] = []
         self.asked_in_all = 0
 
-    def ask(self, take: Callable[[Any], None], fail: Callable[[Any], None]) -> None:
+    def ask(self, take: Callable[[Any], Any], fail: Callable[[Any], None]) -> None:
         self.asked.append((take, fail))
         self.asked_in_all += 1
         asyncio.get_running_loop().call_soon(self.hand_over)
@@ -233,3 +243,34 @@ async def test_a_stop_waits_until_the_core_has_answered() -> None:
     assert not task.intake.asked
     with pytest.raises(ConnectionError):
         await taking
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+async def test_what_it_takes_to_take_a_request_that_nobody_keeps_is_timed(
+    is_kept: bool,
+) -> None:
+    class Request:
+        def __del__(self) -> None:
+            if not is_kept:
+                burn(0.004)  # as gRPC's core, which ends the call
+
+    async def request_call() -> Request:
+        come = asyncio.get_running_loop().create_future()
+        burn(0.002)  # to ask for it takes time, too
+        asyncio.get_running_loop().call_soon(come.set_result, None)
+        await come
+        return Request()
+
+    source, taken, failed = RequestSource(request_call), list[int](), list[Any]()
+
+    def take(request: Request) -> bool:
+        taken.append(id(request))
+        return is_kept
+
+    for _ in range(TIMED):
+        source.ask(take, failed.append)
+    assert source.drop_seconds == 0.0
+    for _ in range(3):  # until all have come and are answered
+        await asyncio.sleep(0)
+    assert (len(taken), failed) == (TIMED, [])
+    assert (source.drop_seconds >= 0.006) != is_kept

@@ -1,17 +1,29 @@
 """What waits before grpcio serves it: in its core, and once taken from there."""
 
+from typing import Any
+
 import pytest
 
-from lbclient.server.overload.core_queue import FEW, CoreQueue
+from lbclient.server.meters.machine_speed import OF_PROCESS
+from lbclient.server.overload.core_queue import DROP_SECONDS, FEW, CoreQueue
 from lbclient.server.overload.intake import (
     BEHIND,
     DROPPING,
     DROPPING_BESIDE_LONG,
+    EACH_TURN,
     READY,
 )
 
 TICK = 0.1  # seconds
+MEASURED = 1e-4  # seconds
 IN_CORE, COME = 300, 100  # requests, and in each sample
+
+
+class Core:
+    drop_seconds = MEASURED
+
+    def ask(self, take: Any, fail: Any) -> None:
+        """Nothing comes."""
 
 
 def delayed(held: int, in_core: int = IN_CORE, in_line: int = 0) -> float:
@@ -80,12 +92,36 @@ def test_while_it_is_limited_few_are_taken_from_the_core() -> None:
     queue.beside_long = True
     queue.sample(2 * TICK, 0)
     assert queue.intake._bounds is DROPPING_BESIDE_LONG
-    queue.delay.is_core_enough = True
-    queue.sample(2 * TICK, 0)
-    assert queue.intake._bounds is BEHIND
     queue.delay.is_limited = False
     queue.sample(3 * TICK, 0)
     assert queue.intake._bounds is READY
+
+
+@pytest.mark.parametrize("costs", [0.02, 0.2, 0.35, 0.8])
+def test_the_dearer_it_is_to_drop_the_fewer_are_taken_to_be_dropped(
+    costs: float,
+) -> None:
+    """Handlers that only wait: with 128 in each turn most of the loop's time went into
+    that, and a tenth of the capacity was served."""
+    queue = CoreQueue()
+    queue.delay.sample = lambda *_, **__: None  # type: ignore[method-assign]
+    queue.delay.is_limited, queue.chooses = True, True
+    queue.delay.refusing_costs = costs
+    queue.sample(TICK, 0)
+    dropped = queue.intake._bounds.ahead - EACH_TURN
+    assert 0 < dropped <= DROPPING.ahead - EACH_TURN
+    assert dropped * costs < 2.5 * EACH_TURN
+    assert dropped * costs > 0.3 * EACH_TURN or dropped > 100
+
+
+def test_what_a_drop_takes_is_measured_where_it_can_be() -> None:
+    queue, costs = CoreQueue(), []
+    queue.delay.sample = lambda *_, cost, **__: costs.append(cost)  # type: ignore[method-assign]
+    queue.chooses = True
+    queue.sample(TICK, 0)
+    queue.intake.take_from(Core())
+    queue.sample(2 * TICK, 0)
+    assert costs == [pytest.approx(DROP_SECONDS / OF_PROCESS.factor), MEASURED]
 
 
 def test_what_the_core_ended_in_a_flood_refuses_nobody_after_it() -> None:

@@ -11,7 +11,7 @@ refused as soon as they are taken, so requests that are served have not waited l
 
 gRPC's core keeps some hundreds and ends the others, at no cost. With handlers that only
 wait what it keeps is served in time, and to refuse takes a good part of what serving
-does. So nobody need be refused there, and a little time goes into choosing whom to end.
+does. So nobody need be refused there, unless it is known whom to end instead.
 
 Source: controlled delay, CoDel, RFC 8289; Breakwater, OSDI 2020.
 """
@@ -92,12 +92,10 @@ class QueueDelayTuning:
 
     # Nobody need be refused if to refuse takes `dear` of what serving does, or more,
     # and what waits behind all that the core keeps waits for `kept_share` of its time
-    # at most. Then `spare` of a processor is for refusing the least critical. Without
-    # refusing it is taken to serve (1 + `most_more`) times as many, at most: a handler
-    # that sleeps on the loop keeps it without a processor.
+    # at most. Without refusing it is taken to serve (1 + `most_more`) times as many, at
+    # most: a handler that sleeps on the loop keeps it without a processor.
     dear: float = 0.07
     kept_share: float = 0.5
-    spare: float = 0.05
     most_more: float = 2.0
 
 
@@ -112,6 +110,7 @@ class QueueDelay:
         self.target = TUNING.share  # seconds: what waits longer is too much
         # gRPC's core ends what would wait for too long, so nobody need be refused.
         self.is_core_enough = False
+        self.refusing_costs = 0.0  # one, of what serving one does; 0.0: not known
         self.admissible = 1.0  # the share of what comes that may come in
         # What waits are checks, nearly all: refusing the others would shorten nothing.
         self.is_of_checks = False
@@ -193,11 +192,12 @@ class QueueDelay:
             if self._in_core > TUNING.near * target_in_core:
                 waits = before_in_core, self._in_core
                 change = min(change, _change(*waits, target_in_core, elapsed))
-            self.is_core_enough = self._is_enough(full, cost, time)
-            least = self._least(TUNING.spare / cost if cost and most < inf else 0.0)
+            is_enough = self._is_enough(full, cost, time)
+            self.is_core_enough = is_enough and not drops
+            least = self._least()
             self._rate = max(least, self._rate * exp(min(change, TUNING.steepest)))
-            self._is_by_line = drops and not self.is_core_enough
-            if self._is_by_line:
+            self._is_by_line = drops
+            if drops:
                 self._rate = max(TUNING.least_rate, self._let_in)
         elif self._stands(part, elapsed):
             self.is_limited, self.is_core_enough = True, False
@@ -259,17 +259,18 @@ class QueueDelay:
         """What waited in Python was dropped: that tells nothing of the rate."""
         self.seconds = self._in_core
 
-    def _least(self, spare: float) -> float:
-        """The rate. `spare`: requests a second to be refused without need."""
+    def _least(self) -> float:
+        """The rate: that of all that come, if the core ends what would be too late."""
         least = max(TUNING.least_rate, TUNING.least_part * self._most_let_in)
-        return max(least, self._coming - spare) if self.is_core_enough else least
+        return max(least, self._coming) if self.is_core_enough else least
 
     def _is_enough(self, full: float, cost: float, time: float) -> bool:
         """Whether the core ends what would wait for too long if nobody were refused."""
         refusing = cost * (self._taken - self._let_in)  # of a processor
         as_cheap = cost * self._let_in  # it would take to refuse who is let in
         serving = max(as_cheap, self._running - refusing)
-        if as_cheap < TUNING.dear * serving or not serving:
+        self.refusing_costs = as_cheap / serving if serving else 0.0
+        if self.refusing_costs < TUNING.dear:
             return False
         could = self._let_in * (1.0 + min(TUNING.most_more, refusing / serving))
         return full <= TUNING.kept_share * time * could

@@ -12,7 +12,9 @@ from lbclient.server.overload.intake import (
     BEHIND,
     DROPPING,
     DROPPING_BESIDE_LONG,
+    EACH_TURN,
     READY,
+    Bounds,
     Intake,
 )
 from lbclient.server.overload.unseen import Unseen
@@ -26,6 +28,10 @@ ROOM = 0.5
 # They are those of a machine of speed 1, see `MachineSpeed`, which scales them: 0.084
 # and 0.022 ms were measured at a speed of 1.37 by `python -m benchmarks.overload`.
 REFUSAL_SECONDS, DROP_SECONDS = 0.000115, 0.00003
+# Of what serving one request takes: where dropping one takes as much, one is dropped
+# for each that is served. The less it takes, the more are, by the square: where it
+# takes a third the loop would only drop, and where a twentieth it may.
+DEAR_DROP = 0.5
 
 
 class CoreQueue:
@@ -111,6 +117,9 @@ class CoreQueue:
         refused_now, self._refused = refused - self._refused, refused
         let_by_now, self._let_by = let_by - self._let_by, let_by
         elapsed = now - self._sampled_at
+        cost = REFUSAL_SECONDS / OF_PROCESS.factor
+        if self.chooses:
+            cost = intake.drop_seconds or DROP_SECONDS / OF_PROCESS.factor
         ran_before, self._ran = self._ran, thread_time()
         self._sampled_at = now
         self.sheds, self._ended = unseen.ended > self._ended, unseen.ended
@@ -125,8 +134,7 @@ class CoreQueue:
                 time=self.typical_time,
                 most=ROOM * unseen.most if self.chooses else inf,
                 full=unseen.most + BEHIND.most if unseen.most else inf,
-                cost=(DROP_SECONDS if self.chooses else REFUSAL_SECONDS)
-                / OF_PROCESS.factor,
+                cost=cost,
                 ran=self._ran - ran_before,
                 drops=self.chooses,
                 let_by=let_by_now,
@@ -134,12 +142,20 @@ class CoreQueue:
             )
         if self.delay.is_limited:
             OF_PROCESS.start()  # some 2 ms, once
-            is_dropping = self.chooses and not self.delay.is_core_enough
-            is_dropping = is_dropping or self.drops_used_up
-            dropping = DROPPING_BESIDE_LONG if self.beside_long else DROPPING
-            intake.keep_within(dropping if is_dropping else BEHIND)
+            is_dropping = self.chooses or self.drops_used_up
+            intake.keep_within(self._dropping() if is_dropping else BEHIND)
         elif not waiting:
             intake.keep_within(READY)
+
+    def _dropping(self) -> Bounds:
+        """The dearer it is to drop a request, the fewer are taken in a turn of the loop
+        to be dropped. What that leaves the core ends, of whatever criticality."""
+        if self.beside_long:
+            return DROPPING_BESIDE_LONG
+        if not (dear := self.delay.refusing_costs / DEAR_DROP):
+            return DROPPING
+        ahead = min(DROPPING.ahead, int(EACH_TURN * (1.0 + dear**-2)))
+        return DROPPING._replace(ahead=ahead)
 
     def __repr__(self) -> str:
         return f"<{self.unseen.waiting} wait, {self.delay!r}>"

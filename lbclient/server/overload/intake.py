@@ -49,10 +49,13 @@ BATCH = 8  # requests, at least, that are asked for at once
 class Core(Protocol):
     """The source of requests, whose contents nobody here looks into."""
 
+    drop_seconds: float  # of the loop, for one that nobody kept; 0.0: not known yet
+
     def ask(
-        self, take: Callable[[Any], None], fail: Callable[[BaseException], None]
+        self, take: Callable[[Any], bool], fail: Callable[[BaseException], None]
     ) -> None:
-        """Hands the next request to `take`, or what went wrong to `fail`, later."""
+        """Hands the next request to `take`, which says whether it keeps it, or what
+        went wrong to `fail`, later."""
 
 
 class Intake:
@@ -81,6 +84,11 @@ class Intake:
 
     def take_from(self, core: Core) -> None:
         self._core = core
+
+    @property
+    def drop_seconds(self) -> float:
+        """Seconds of the loop that it takes to drop a request; 0.0: not known yet."""
+        return 0.0 if self._core is None else self._core.drop_seconds
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -155,7 +163,7 @@ class Intake:
             self.asked += 1
             self._core.ask(self._take, self._fail)
 
-    def _take(self, request: Any) -> None:
+    def _take(self, request: Any) -> bool:
         self.asked -= 1
         self.taken += 1
         if self._is_closed:
@@ -165,8 +173,9 @@ class Intake:
         elif not self._keep(request):
             if not self.asked:  # nobody else asks
                 self._ask()
-            return
+            return False
         self._wake()
+        return True
 
     def _keep(self, request: Any) -> bool:
         """Whether it waits from now on; what is dropped for it does not."""
