@@ -12,7 +12,7 @@ all in requests a second, and no more than is offered, nor than the capacity whe
 is not bound by the loop's thread but by what handlers wait for. Serving is measured in
 the same surroundings, of a bare grpcio server that has just enough to do, which is the
 capacity, too; refusing once, where it is quiet, of a server that refuses all, as fast
-as it can. What dropping took, without an answer, is timed in the server under test: it
+as it can. What dropping takes, without an answer, is timed by the server under test: it
 is 0.03 to 0.1 ms each, the more of them come at once the less. What the loop takes to
 wake up for them is not in it, and what the core ends by itself is taken to cost
 nothing. So a server that is idle while it refuses, that answers refusals at more cost

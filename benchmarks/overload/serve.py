@@ -1,7 +1,7 @@
 """The server under test, in a process of its own.
 
 Says its port. For each order it says, whatever its loop is busy with, how many requests
-it has refused with an answer, how many without, and what the latter took.
+it has refused with an answer, how many without, and what one of the latter takes.
 """
 
 import asyncio
@@ -17,7 +17,6 @@ import lbclient
 from benchmarks.harness.processes import say
 from benchmarks.harness.servers import listen
 from benchmarks.overload import handlers
-from benchmarks.overload.dropping import Dropping
 from benchmarks.overload.without import MECHANISMS
 from lbclient.server.overload.gate import Gate
 from lbclient.server.overload.refusal_status import UNANSWERED, UNSEEN
@@ -46,15 +45,15 @@ def server_of(kind: str, made: handlers.Made) -> Any:
     return lbclient.server(migration_thread_pool=made.threads, config=config)
 
 
-def answer_questions(gate: Gate | None, dropping: Dropping | None) -> None:
+def answer_questions(gate: Gate | None) -> None:
     """In a thread, which reads counts that change one by one."""
     for _ in sys.stdin:
         by_reason = {} if gate is None else gate.refused
         counts = {reason: sum(of.values()) for reason, of in by_reason.items()}
         counts.pop(UNSEEN, None)
         unanswered = counts.pop(UNANSWERED, 0)
-        seconds = 0.0 if dropping is None else dropping.seconds
-        say((sum(counts.values()), unanswered, seconds))
+        each = 0.0 if gate is None else gate.core.intake.drop_seconds
+        say((sum(counts.values()), unanswered, each))
     os._exit(0)
 
 
@@ -65,9 +64,6 @@ async def serve(kind: str, handler: str, cgroup: str) -> None:
     server = server_of(kind, made)
     port = await listen(server, {handlers.PATH: made.behavior})
     gate: Any = None if kind == BARE else server._gate
-    # Not where it takes requests one by one, as grpcio does, and drops none.
-    takes_several = gate is not None and gate.core.intake._core is not None
-    dropping = Dropping(gate.core.intake) if takes_several else None
     say(port)
-    Thread(target=answer_questions, args=(gate, dropping), daemon=True).start()
+    Thread(target=answer_questions, args=(gate,), daemon=True).start()
     await asyncio.Event().wait()

@@ -21,13 +21,14 @@ class Reading(NamedTuple):
     others: float  # ran, by all other threads
     refused: int  # with an answer
     unanswered: int
-    dropping: float  # of what the loop's thread ran, for those
+    each: float  # of what the loop's thread ran, for one of those, of late
 
     def rates(self, before: "Reading") -> "Rates":
         """By the second since then."""
         seconds = self.at - before.at
-        pairs = zip(self[1:], before[1:], strict=True)
-        return Rates(*((now - then) / seconds for now, then in pairs))
+        pairs = zip(self[1:-1], before[1:-1], strict=True)
+        *rates, unanswered = ((now - then) / seconds for now, then in pairs)
+        return Rates(*rates, unanswered, unanswered * self.each)
 
 
 class Rates(NamedTuple):

@@ -1,30 +1,31 @@
 """What `benchmarks.overload` adds up, and that it leaves nothing behind."""
 
-import asyncio
 import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from benchmarks.frames import Call
 from benchmarks.overload.cells import Cell, Figures
-from benchmarks.overload.dropping import Dropping
-from benchmarks.overload.handlers import burn
 from benchmarks.overload.neighbours import Impossible, burner, cgroup
 from benchmarks.overload.tally import Tally, from_json, total
 from benchmarks.overload.targets import measured_of, missed
+from benchmarks.overload.watch import Rates, Reading
 from benchmarks.overload.without import MECHANISMS, put
-from lbclient.grpc_seam.intake import RequestSource
 from lbclient.server.overload import run_queue
-from lbclient.server.overload.intake import BEHIND, Intake
 from tests import needs
 
 
 def call(at: float, code: str = "OK", latency: float = 0.1) -> Call:
     return Call(at, "CRITICAL", code, "", latency, 0.001)
+
+
+def test_what_dropping_took_follows_from_what_one_took() -> None:
+    before = Reading(10.0, 1.0, 0.5, 0.25, 20, 100, 0.25)
+    rates = Reading(12.0, 2.0, 0.5, 0.75, 30, 110, 0.5).rates(before)
+    assert rates == Rates(0.5, 0.0, 0.25, refused=5.0, unanswered=5.0, dropping=2.5)
 
 
 def test_a_tally_counts_what_is_sent_in_its_time() -> None:
@@ -117,31 +118,3 @@ def test_a_figure_beyond_its_target_is_told_in_both_ways(
     told = [one.name for one in measured_of([run]) if one.misses]
     assert told == [f"10 ms, quiet, 10 x: {what}" for what in misses]
     assert len(missed([run]) or []) == len(misses)
-
-
-class Dropped:
-    def __del__(self) -> None:
-        burn(0.01)  # as gRPC's core, which ends the call
-
-
-async def test_what_asking_for_a_dropped_request_and_ending_it_take_is_timed() -> None:
-    async def request_call() -> Any:
-        come = asyncio.get_running_loop().create_future()
-        burn(0.005)  # to ask for it takes time, too
-        coming.append(come)
-        await come
-        return Dropped()
-
-    coming: list[asyncio.Future[None]] = []
-    intake = Intake()
-    intake.take_from(RequestSource(request_call))
-    dropping = Dropping(intake)
-    intake.drops = lambda request: request if intake.taken <= 2 else None
-    intake.keep_within(BEHIND)
-    assert intake.asked == BEHIND.ahead
-    for come in coming:
-        come.set_result(None)
-    await asyncio.sleep(0)
-    assert intake.dropped == 2
-    assert len(intake) == BEHIND.ahead - 2
-    assert dropping.seconds >= 0.03
