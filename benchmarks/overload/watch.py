@@ -27,8 +27,11 @@ class Reading(NamedTuple):
         """By the second since then."""
         seconds = self.at - before.at
         pairs = zip(self[1:-1], before[1:-1], strict=True)
-        *rates, unanswered = ((now - then) / seconds for now, then in pairs)
-        return Rates(*rates, unanswered, unanswered * self.each)
+        ran, waited, others, refused, unanswered = (
+            (now - then) / seconds for now, then in pairs
+        )
+        dropping = unanswered * self.each
+        return Rates(ran, waited, others, refused, unanswered, dropping)
 
 
 class Rates(NamedTuple):
