@@ -106,3 +106,35 @@ def test_however_much_comes_it_is_forgotten_soon() -> None:
     for _ in range(20_000):
         account.refuses(CRITICAL, 0.0)
     assert account.empty_at(0.0) == pytest.approx(0.25 / TUNING.flood_times, rel=0.01)
+
+
+def test_of_a_flood_those_that_are_let_in_come_to_be_decided_on_one_by_one() -> None:
+    """Those of the same turn of the loop were refused with an answer, 60 for each."""
+    account, turn, let_in, used_up, now = make(limit=0.1), 60, 0, 0, 0.0
+    for at in range(100):
+        now = at * 0.02
+        asked = [account.is_used_up(CRITICAL, now) for _ in range(turn)]
+        for is_used_up in asked:
+            if is_used_up:
+                account.arrive(CRITICAL, now)
+                used_up += 1
+            elif not account.refuses(CRITICAL, now):
+                account.admit(CRITICAL, now)
+                let_in += now > 1.0
+    assert let_in == pytest.approx(10, abs=2)
+    assert used_up > 0.95 * 100 * turn
+    assert not account.is_used_up(CRITICAL, now + 1.0)
+
+
+def test_who_is_more_critical_need_not_wait_for_that_decision() -> None:
+    account = make(limit=0.1)
+    while not account.refuses(CRITICAL, 0.0):
+        account.admit(CRITICAL, 0.0)
+    for now in (0.05, 0.07, 0.09):
+        account.refuses(CRITICAL, now)
+    later = 0.05 + account.empty_at(0.0)
+    account._refused_at = later  # of another criticality, perhaps
+    assert not account.is_used_up(CRITICAL, later)
+    assert account.is_used_up(CRITICAL, later)
+    assert account.is_used_up(Criticality.SHEDDABLE, later)
+    assert not account.is_used_up(Criticality.CRITICAL_PLUS, later)

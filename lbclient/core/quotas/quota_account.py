@@ -42,6 +42,9 @@ class AccountTuning:
     # Where the buckets are half full at most, this part of a flood's bound is let in
     # before they are looked at again, and then counts as if it had come at once.
     unseen: float = 1 / 16
+    # Seconds for which whoever was refused counts as in a flood, before what has come
+    # since is counted: one that is let in meanwhile is no sign that it is over.
+    lasts: float = 0.1
     unlimited: int = 1000  # requests: a bound where there is no limit
     # CPU seconds a second; a limit of nothing lets nothing in
     least_limit: float = 1e-09
@@ -128,12 +131,15 @@ class Account:
         "_arrived",
         "_costs",
         "_debt",
+        "_decides_by",
         "_few",
         "_limit",
         "_most",
         "_paces",
         "_pause",
+        "_refused_at",
         "_total",
+        "_undecided",
         "_unseen",
         "is_refusing",
         "looks_at",
@@ -154,6 +160,9 @@ class Account:
         self.looks_at = -inf
         self._pause = TUNING.moment  # until the next look, as long as little is known
         self.is_refusing = False
+        self._refused_at = -inf
+        # A request that is on its way to `refuses` in a flood, and until when.
+        self._undecided, self._decides_by = Criticality.SHEDDABLE, -inf
         self._unseen = 0  # how many requests of a calm account are let in unseen
         self.spare = 0  # of those that may be, what is left
 
@@ -222,6 +231,9 @@ class Account:
             self._fill_unsettled(now)
         self.arrive(criticality, now)
         self.is_refusing = self._is_beyond(criticality, now)
+        self._decides_by = -inf
+        if self.is_refusing:
+            self._refused_at = now
         return self.is_refusing
 
     def arrive(self, criticality: Criticality, now: float) -> None:
@@ -231,9 +243,19 @@ class Account:
     def is_used_up(self, criticality: Criticality, now: float) -> bool:
         """Whether to refuse a request that nobody has counted yet.
 
-        Many are asked about at once: whoever was refused last is in a flood.
+        Many are asked about at once: whoever was refused of late is in a flood. Of
+        those that might be let in the first one is, and none as critical or less before
+        `refuses` has decided on it.
         """
-        return self.is_refusing and self._is_beyond(criticality, now, True)
+        if now >= self._refused_at + TUNING.lasts:
+            return False
+        if self._is_beyond(criticality, now, True):
+            self._refused_at = now
+            return True
+        if now < self._decides_by and criticality <= self._undecided:
+            return True
+        self._decides_by, self._undecided = now + TUNING.lasts, criticality
+        return False
 
     def _is_beyond(
         self, criticality: Criticality, now: float, is_flood: bool = False
