@@ -20,6 +20,7 @@ from reprlib import Repr
 from stat import S_ISREG
 from typing import NamedTuple
 
+from lbclient.background.threads import in_daemon_thread
 from lbclient.core.errors import ConfigError, ResolveError
 from lbclient.core.model import Endpoint, Endpoints
 from lbclient.resolvers.listing import MAX_BYTES, MAX_ENDPOINTS, MOST_SHOWN, Listing
@@ -115,8 +116,8 @@ class File:
         """Looks, in a thread: a disk can hang, and a long file takes its time."""
         is_late = seen.visit is not None
         if seen.visit is None:
-            loop = asyncio.get_running_loop()
-            seen.visit = loop.run_in_executor(None, self._go, seen.read, seen.before)
+            before = seen.read, seen.before
+            seen.visit = in_daemon_thread("lbclient file", self._go, *before)
         patience = None if is_late else self.patience
         await asyncio.wait([seen.visit], timeout=patience)
         if not seen.visit.done():

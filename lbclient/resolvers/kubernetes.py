@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 import aiohttp
 
+from lbclient.background.threads import in_daemon_thread
 from lbclient.core.backoff import Backoff, jittered
 from lbclient.core.errors import ResolveError
 from lbclient.core.model import Endpoints
@@ -32,6 +33,7 @@ from lbclient.resolvers.listing import MAX_BYTES, join_host
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
+THREAD = "lbclient kubernetes"  # the name of one that reads files and answers
 
 # A rolling update changes a slice for each pod: those of a moment are one answer.
 DEBOUNCE = 0.1  # seconds
@@ -154,8 +156,8 @@ class Kubernetes:
                         lines = _Lines(response.content)
                         while batch := await lines.read():
                             self._heard()
-                            version, endpoints = await asyncio.to_thread(
-                                slices.apply, batch, version
+                            version, endpoints = await in_daemon_thread(
+                                THREAD, slices.apply, batch, version
                             )
                             if endpoints != last:
                                 last = endpoints
@@ -171,8 +173,10 @@ class Kubernetes:
         context: ssl.SSLContext | bool = True
         if api.url.startswith("https:"):
             try:
-                context = await asyncio.to_thread(
-                    ssl.create_default_context, cafile=str(api.account / "ca.crt")
+                context = await in_daemon_thread(
+                    THREAD,
+                    ssl.create_default_context,
+                    cafile=str(api.account / "ca.crt"),
                 )
             except OSError as error:  # SSLError is one
                 words = f"cannot use {api.account / 'ca.crt'}: {error}"
@@ -194,7 +198,7 @@ class Kubernetes:
                 text = (await _body(response.content, MAX_BYTES)).decode()
         except (aiohttp.ClientError, TimeoutError, UnicodeDecodeError) as error:
             raise ResolveError(f"{api.url}: {_words(error)}") from error
-        return await asyncio.to_thread(slices.replace, text)
+        return await in_daemon_thread(THREAD, slices.replace, text)
 
     @asynccontextmanager
     async def _get(
@@ -202,10 +206,10 @@ class Kubernetes:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """A list, or the watch of what follows a version; once the API has agreed."""
         # Read each time: tokens are exchanged while pods run.
-        token = await asyncio.to_thread(_read, api.account / "token")
+        token = await in_daemon_thread(THREAD, _read, api.account / "token")
         namespace = self.namespace
         if not namespace:
-            namespace = await asyncio.to_thread(_read, api.account / "namespace")
+            namespace = await in_daemon_thread(THREAD, _read, api.account / "namespace")
         url = f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices"
         query = {"labelSelector": f"kubernetes.io/service-name={self.service}"}
         if version:

@@ -4,10 +4,13 @@ And the one lookup that needs nothing installed, by the system's resolver. `dns`
 `srv` watch a name by such lookups; `name_servers` makes them by dnspython.
 """
 
-import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import NamedTuple
+
+from lbclient.background.threads import in_daemon_thread
+
+THREAD = "lbclient lookup"  # the name of one that asks
 
 
 class Addresses(NamedTuple):
@@ -46,6 +49,7 @@ ServiceLookup = Callable[[str], Awaitable[Services]]
 
 async def system_lookup(host: str, port: int) -> Addresses:
     """Asks getaddrinfo, in a thread: a lookup that hangs holds up nobody."""
-    loop = asyncio.get_running_loop()
-    answers = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    answers = await in_daemon_thread(
+        THREAD, socket.getaddrinfo, host, port, type=socket.SOCK_STREAM
+    )
     return Addresses([str(answer[4][0]) for answer in answers])

@@ -11,8 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
+from lbclient.background.threads import in_daemon_thread
 from lbclient.core.text import printable
-from lbclient.resolvers.lookups import Addresses, Service, Services, system_lookup
+from lbclient.resolvers.lookups import (
+    THREAD,
+    Addresses,
+    Service,
+    Services,
+    system_lookup,
+)
 
 if TYPE_CHECKING:
     import dns.resolver
@@ -62,11 +69,11 @@ class NameServers:
         of a fleet must not vanish with a lost packet. That is a trouble, above all
         where there is none: then half of a fleet may be all that is known.
         """
-        if await asyncio.to_thread(is_local, host, self._hosts):
+        if await in_daemon_thread(THREAD, is_local, host, self._hosts):
             return await system_lookup(host, port)
         told = await asyncio.gather(
             *(
-                asyncio.to_thread(self._ask, host, kind, address_of)
+                in_daemon_thread(THREAD, self._ask, host, kind, address_of)
                 for kind in FAMILIES
             ),
             return_exceptions=True,
@@ -88,7 +95,7 @@ class NameServers:
 
     async def services(self, name: str) -> Services:
         """The SRV records. Raises OSError when nobody can tell."""
-        found, ttl = await asyncio.to_thread(self._ask, name, "SRV", service_of)
+        found, ttl = await in_daemon_thread(THREAD, self._ask, name, "SRV", service_of)
         return Services(found, ttl)
 
     def _ask(self, name: str, kind: str, read: Callable[[Any], T]) -> Records[T]:

@@ -14,6 +14,7 @@ from typing import Any, Self
 import aiohttp
 import pytest
 
+from lbclient.resolvers import kubernetes
 from lbclient.resolvers.kubernetes import DEBOUNCE, QUIET, Api, Kubernetes
 from tests.wire.kubernetes_api import endpoint, endpoint_slice
 
@@ -118,10 +119,10 @@ async def watched(
 ) -> AsyncIterator[Watched]:
     """A resolver whose watch was opened a moment ago."""
 
-    async def here(work: Any, *arguments: Any, **options: Any) -> Any:
+    async def here(_: str, work: Any, *arguments: Any, **options: Any) -> Any:
         return work(*arguments, **options)
 
-    monkeypatch.setattr(asyncio, "to_thread", here)
+    monkeypatch.setattr(kubernetes, "in_daemon_thread", here)
     (tmp_path / "token").write_text("secret")
     async with following(Watched(tmp_path)) as watched:
         await asyncio.sleep(MOMENT)

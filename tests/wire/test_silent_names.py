@@ -1,6 +1,7 @@
-"""Commands where the system's resolver hangs: they end in time, and so do processes.
+"""Commands and programs where lookups hang: they go on, and end in time.
 
-Each waited for the lookup's thread, long after it had said that there is no answer.
+Each waited for the lookups' threads, long after it had said that there is no answer;
+and a program with a few channels had no threads left for its own work.
 """
 
 import signal
@@ -68,3 +69,41 @@ def test_an_interrupt_ends_it_at_once(options: tuple[str, ...]) -> None:
         assert process.stderr.readline() == "asked\n"
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=60) == 130
+
+
+CHANNELS = """
+import asyncio, socket, sys, time
+import dns.resolver, grpc, lbclient
+
+def hang(*arguments, **options):
+    time.sleep(120)
+
+dns.resolver.Resolver.resolve = socket.getaddrinfo = hang
+
+async def call(target):
+    async with lbclient.insecure_channel(target) as channel:
+        try:
+            await channel.unary_unary("/test.Service/Method")(b"", timeout=1)
+        except grpc.RpcError as error:
+            return error.code()
+
+async def main():
+    # More than the event loop has threads.
+    calls = [asyncio.create_task(call(sys.argv[1])) for _ in range(40)]
+    await asyncio.sleep(0.5)
+    await asyncio.to_thread(print, "a thread is free", flush=True)
+    print({code.name for code in await asyncio.gather(*calls)}, flush=True)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("target", [TARGET, "dns:///search.test", "srv:///search.test"])
+def test_lookups_that_hang_leave_a_program_its_threads_and_its_end(target: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CHANNELS, target],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout == "a thread is free\n{'DEADLINE_EXCEEDED'}\n", done.stderr

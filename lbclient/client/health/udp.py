@@ -19,6 +19,7 @@ from math import floor
 from random import SystemRandom
 from typing import Any, Protocol
 
+from lbclient.background.threads import in_daemon_thread
 from lbclient.core.backends.address import dialled
 from lbclient.core.model import Endpoint, LoadReport, TaskState
 from lbclient.log import Log
@@ -383,9 +384,10 @@ async def locate(endpoint: Endpoint) -> str | None:
     host = host.strip("[]")
     with suppress(ValueError):
         return str(ip_address(host))
-    loop = asyncio.get_running_loop()
     with suppress(OSError):
-        infos = await loop.getaddrinfo(host, 0, type=socket.SOCK_DGRAM)
+        infos = await in_daemon_thread(
+            "lbclient lookup", socket.getaddrinfo, host, 0, type=socket.SOCK_DGRAM
+        )
         return str(infos[0][4][0])
     return None
 
