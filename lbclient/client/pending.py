@@ -186,13 +186,22 @@ class Pending:
             return BackendsFull.because(repr(pool))
         if waiter.wait_for_ready or pool.is_promising():
             return None
+        if pool.nodes or self._trouble():
+            return NoBackend.because(self.situation())
+        return None
+
+    def situation(self) -> str:
+        """What calls wait for: how many backends are ready, and where none is, what
+        keeps one of them, or the resolver."""
+        pool = self._pool
+        if pool.counts[State.READY]:
+            return repr(pool)
         if pool.nodes:
             node = next(iter(pool.nodes.values()))
-            return NoBackend.because(
-                f"{pool!r} (as {node.endpoint.address}: {node.condition.reason})"
-            )
-        trouble = self._trouble()
-        return NoBackend.because(f"{trouble} ({pool!r})") if trouble else None
+            return f"{pool!r} (as {node.endpoint.address}: {node.condition.reason})"
+        if trouble := self._trouble():
+            return f"{trouble} ({pool!r})"
+        return f"{pool!r}, as the resolver has not answered yet"
 
     def _are_all_full(self) -> bool:
         """Whether all connected backends are full, and no other can wake."""

@@ -9,6 +9,7 @@ import pytest
 
 import lbclient
 from lbclient.config import ChannelConfig
+from lbclient.core.errors import ResolveError
 from lbclient.core.model import Endpoints
 from lbclient.wire.local_errors import BackendsFull, DeadlineWhileWaiting, NoBackend
 from tests.ports import HOST, free_port
@@ -249,7 +250,38 @@ async def test_wait_for_ready_waits_until_somebody_is_there(
 async def test_wait_for_ready_ends_at_the_deadline(search: Any) -> None:
     async with lbclient.insecure_channel(closed_port()) as channel:
         stub = search.SearchStub(channel)
-        with pytest.raises(DeadlineWhileWaiting, match="1 refusing"):
+        why = r"1 refusing \(as 127\.0\.0\.1:\d+: cannot connect: .*refused"
+        with pytest.raises(DeadlineWhileWaiting, match=why):
+            await stub.Search(search.Query(), wait_for_ready=True, timeout=0.2)
+
+
+async def test_a_deadline_says_that_it_is_the_resolver_that_has_not_answered(
+    search: Any,
+) -> None:
+    """It said "0 of 0 backends ready", as if there were none."""
+
+    class Silent:
+        async def watch(self) -> AsyncIterator[Endpoints]:
+            await asyncio.Event().wait()
+            yield ()
+
+    async with lbclient.insecure_channel(Silent()) as channel:
+        stub = search.SearchStub(channel)
+        why = "0 of 0 backends ready, as the resolver has not answered yet"
+        with pytest.raises(DeadlineWhileWaiting, match=why):
+            await stub.Search(search.Query(), timeout=0.2)
+
+
+async def test_a_deadline_says_why_the_resolver_fails(search: Any) -> None:
+    class Failing:
+        async def watch(self) -> AsyncIterator[Endpoints]:
+            raise ResolveError("DNS lookup of 'search.test' failed: SERVFAIL")
+            yield ()
+
+    async with lbclient.insecure_channel(Failing()) as channel:
+        stub = search.SearchStub(channel)
+        why = r"SERVFAIL \(0 of 0 backends ready\)"
+        with pytest.raises(DeadlineWhileWaiting, match=why):
             await stub.Search(search.Query(), wait_for_ready=True, timeout=0.2)
 
 

@@ -252,7 +252,8 @@ class Call(Uncopied):
         waited = balancer.clock() - self._waits_since
         self.fail(
             DeadlineWhileWaiting.because(
-                f"Deadline Exceeded after waiting {waited:.3f} s: {balancer.pool!r}"
+                f"Deadline Exceeded after waiting {waited:.3f} s:"
+                f" {balancer.pending.situation()}"
             )
         )
 
