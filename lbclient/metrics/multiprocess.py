@@ -46,6 +46,7 @@ class Mirror:
     def __init__(self) -> None:
         self.sums = Sums()
         self._values: dict[Sample, Any] = {}
+        self._told = ""  # of the last failure
         self._writing = threading.Lock()  # held across a fork: no lock stays locked
         self._start()
         atexit.register(self.write)
@@ -82,8 +83,12 @@ class Mirror:
             try:
                 self._write()
             except Exception as error:
-                words = "metrics could not be written for other processes"
-                logger.exception(words, reason=error)
+                if repr(error) != self._told:  # once, however often it is tried
+                    words = "metrics could not be written for other processes"
+                    logger.exception(words, reason=error)
+                self._told = repr(error)
+            else:
+                self._told = ""
 
     def _write(self) -> None:
         missing = dict.fromkeys(self._values)

@@ -91,6 +91,21 @@ def test_without_psutil_it_is_said_once_that_nobody_tells(
     ]
 
 
+def test_where_psutil_misses_proc_as_well_it_is_said_once(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As in a sandbox on Linux. It failed every second, with a traceback a minute."""
+    monkeypatch.setattr("psutil.PROCFS_PATH", str(tmp_path))
+    caplog.set_level(logging.INFO)
+    meter = MemoryMeter(lambda: reader(tmp_path))
+    assert [meter.read(float(now)) for now in range(5)] == [0.0] * 5
+    (record,) = caplog.records
+    assert record.message.startswith("memory is unknown: no /proc here: ")
+    assert "meminfo" in record.message
+
+
 def test_memory_is_read_once_a_second() -> None:
     shares = [0.1, 0.2]
     meter = MemoryMeter(lambda: lambda: shares.pop(0))

@@ -2,10 +2,12 @@
 
 import asyncio
 import gc
+import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
@@ -273,3 +275,35 @@ async def test_promtool_finds_no_fault(
             capture_output=True,
         )
     assert (checked.returncode, checked.stderr) == (0, "")
+
+
+WITHOUT_FOLDER = """
+import asyncio, lbclient
+from lbclient.metrics import export
+from lbclient.metrics.multiprocess import mirror
+
+async def main():
+    server = lbclient.server()
+    export(server)
+    for _ in range(3):
+        mirror().write()
+    await server.stop(None)
+
+asyncio.run(main())
+"""
+
+
+def test_a_folder_of_several_workers_that_is_missing_is_told_once(
+    tmp_path: Path,
+) -> None:
+    """It was told every five seconds, with a traceback, as on a full disk."""
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_FOLDER],
+        env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path / "missing")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("metrics could not be written for other processes") == 1
+    assert "FileNotFoundError" in done.stderr

@@ -51,7 +51,16 @@ def reader(root: Path = Path("/")) -> Callable[[], float]:
     except ImportError:
         logger.info("memory is unknown: no /proc here; pip install 'lbclient[psutil]'")
         return lambda: 0.0
-    return lambda: float(psutil.virtual_memory().percent) / 100.0
+
+    def of_machine() -> float:
+        return float(psutil.virtual_memory().percent) / 100.0
+
+    try:
+        of_machine()
+    except Exception as error:  # on Linux it reads /proc, too, which is hidden here
+        logger.info("memory is unknown: no /proc here: %s", error, reason=error)
+        return lambda: 0.0
+    return of_machine
 
 
 class _UsedShare:
