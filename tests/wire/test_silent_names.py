@@ -8,9 +8,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
+from random import Random
+from threading import Thread
 
 import pytest
+
+from lbclient.core.errors import ResolveError
+from lbclient.resolvers import Dns
 
 # Names of this machine are always the system's to look up.
 TARGET = "dns:///localhost:50051"
@@ -107,3 +112,19 @@ def test_lookups_that_hang_leave_a_program_its_threads_and_its_end(target: str) 
         timeout=60,
     )
     assert done.stdout == "a thread is free\n{'DEADLINE_EXCEEDED'}\n", done.stderr
+
+
+async def test_a_system_without_threads_is_an_error_in_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As a name server that does not answer: a resolver tells it in one line."""
+
+    def refuse(_: Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    resolver = Dns("localhost", 50051, 10.0, Random(7))
+    monkeypatch.setattr(Thread, "start", refuse)
+    why = "DNS lookup of 'localhost' failed: .*can't start new thread"
+    async with aclosing(resolver.watch()) as answers:
+        with pytest.raises(ResolveError, match=why):
+            await anext(answers)
