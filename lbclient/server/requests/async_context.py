@@ -14,6 +14,7 @@ from lbclient.server.overload.refusal_status import RefusalStatus
 from lbclient.server.requests import raised
 from lbclient.server.requests.context import (
     RequestContext,
+    not_ok,
     stands_for,
 )
 from lbclient.wire import propagation
@@ -49,6 +50,7 @@ class AsyncContext(RequestContext):
         details: str = "",
         trailing_metadata: Iterable[Any] = (),
     ) -> Never:
+        code = not_ok(code)
         trailers = self._aborting(code, trailing_metadata)
         await self.inner.abort(code, details, trailers)
         raise AssertionError("grpcio's abort returned")

@@ -184,8 +184,7 @@ class RequestContext:
 
     def _code_of_error(self) -> StatusCode:
         """The code that the handler set; UNKNOWN for none and OK, as in grpcio."""
-        code = status_of(self.said or StatusCode.UNKNOWN)
-        return StatusCode.UNKNOWN if code is StatusCode.OK else code
+        return status_of(not_ok(self.said or StatusCode.UNKNOWN))
 
     def _refused_below(self, error: BaseException) -> tuple[StatusCode, str] | None:
         """The status to end with if the handler's own call was refused, or None.
@@ -308,6 +307,14 @@ def status_of(code: Any) -> StatusCode:
     if code is _OK or isinstance(code, StatusCode):
         return code
     return STATUS_OF_NUMBER.get(code, StatusCode.UNKNOWN)
+
+
+def not_ok(code: Any) -> Any:
+    """The code of an abort or an error: UNKNOWN in place of OK, as of `grpc.server`.
+
+    grpc.aio ends a request that is aborted with OK without an answer.
+    """
+    return StatusCode.UNKNOWN if status_of(code) is _OK else code
 
 
 def stands_for(context: ABCMeta, call: type[RequestContext]) -> None:

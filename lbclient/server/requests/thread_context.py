@@ -20,6 +20,7 @@ from lbclient.server.requests import raised
 from lbclient.server.requests.context import (
     Early,
     RequestContext,
+    not_ok,
     stands_for,
     status_of,
 )
@@ -128,6 +129,7 @@ class ThreadContext(RequestContext):
         details: str = "",
         trailing_metadata: Iterable[Any] = (),
     ) -> Never:
+        code = not_ok(code)
         self._abort(code, details, self._aborting(code, trailing_metadata))
 
     def _abort(self, code: StatusCode, details: str, trailers: Trailers) -> Never:
@@ -214,8 +216,6 @@ class YieldingContext(ThreadContext):
     ) -> Never:
         if self.has_aborted:
             raise grpc.aio.UsageError("Abort already called!")  # as grpcio says it
-        if status_of(code) is _OK:
-            code = StatusCode.UNKNOWN  # as of `grpc.server`: what is aborted is not OK
         super().abort(code, details, trailing_metadata)
 
     def _abort(self, code: StatusCode, details: str, trailers: Trailers) -> Never:

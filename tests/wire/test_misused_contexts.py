@@ -1,0 +1,180 @@
+"""Whatever a handler does with its context, its client gets an answer, and at once.
+
+grpcio gives none to some of this: see `test_grpcio_leaves_clients_waiting`.
+"""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import grpc
+import grpc.aio
+import pytest
+from grpc import StatusCode
+
+import lbclient
+from tests.hosts import Host, method_handler
+
+SERVICE = "/test.Misuse"
+
+Misuse = Callable[[Any], Any]  # of a context; what it returns is awaited, if it can be
+
+
+class Case(NamedTuple):
+    misuse: Misuse
+    code: StatusCode
+    details: str
+
+
+CASES = {
+    "an abort with OK": Case(
+        lambda context: context.abort(StatusCode.OK, "enough"),
+        StatusCode.UNKNOWN,
+        "enough",
+    ),
+    "an abort with the number of OK": Case(
+        lambda context: context.abort(0, "enough"), StatusCode.UNKNOWN, "enough"
+    ),
+}
+
+
+def async_handlers(misuse: Misuse) -> dict[str, tuple[str, Any]]:
+    """A handler of each kind that runs on the loop, and its arity."""
+
+    async def misused(context: Any) -> None:
+        done = misuse(context)
+        if inspect.isawaitable(done):
+            await done
+
+    async def coroutine(_request: Any, context: Any) -> bytes:
+        await misused(context)
+        return b""
+
+    async def generator(_request: Any, context: Any) -> AsyncIterator[bytes]:
+        yield b"one"
+        await misused(context)
+
+    async def writer(_request: Any, context: Any) -> None:
+        await context.write(b"one")
+        await misused(context)
+
+    return {
+        "unary_unary": ("unary_unary", coroutine),
+        "stream_unary": ("stream_unary", coroutine),
+        "unary_stream": ("unary_stream", generator),
+        "stream_stream": ("stream_stream", generator),
+        "unary_stream by write": ("unary_stream", writer),
+        "stream_stream by write": ("stream_stream", writer),
+    }
+
+
+def thread_handlers(misuse: Misuse) -> dict[str, tuple[str, Any]]:
+    def function(_request: Any, context: Any) -> bytes:
+        misuse(context)
+        return b""
+
+    def lines(_request: Any, context: Any) -> Iterator[bytes]:
+        yield b"one"
+        misuse(context)
+
+    return {
+        "unary_unary in a thread": ("unary_unary", function),
+        "stream_unary in a thread": ("stream_unary", function),
+        "unary_stream in a thread": ("unary_stream", lines),
+        "stream_stream in a thread": ("stream_stream", lines),
+    }
+
+
+@pytest.fixture
+async def pool() -> AsyncIterator[ThreadPoolExecutor]:
+    pool = ThreadPoolExecutor(12)
+    yield pool
+    await asyncio.to_thread(pool.shutdown)
+
+
+def methods(handlers: dict[str, tuple[str, Any]]) -> dict[str, Any]:
+    return {f"{SERVICE}/{name}": method_handler(*of) for name, of in handlers.items()}
+
+
+async def ended(
+    channel: Any, arity: str, name: str, timeout: float
+) -> tuple[StatusCode, str, list[bytes]]:
+    """How a call ends, and the messages before that."""
+    request = iter(()) if arity.startswith("stream") else b""
+    call = getattr(channel, arity)(f"{SERVICE}/{name}")(request, timeout=timeout)
+    messages = []
+    try:
+        if arity.endswith("stream"):
+            while (message := await call.read()) is not grpc.aio.EOF:
+                messages.append(message)
+        else:
+            messages.append(await call)
+    except grpc.aio.AioRpcError:
+        pass
+    return await call.code(), await call.details(), messages
+
+
+async def answers(
+    channel: Any, handlers: dict[str, tuple[str, Any]], timeout: float = 30
+) -> dict[str, Any]:
+    """By kind of handler."""
+    all_ended = await asyncio.gather(
+        *(ended(channel, of[0], name, timeout) for name, of in handlers.items())
+    )
+    return dict(zip(handlers, all_ended, strict=True))
+
+
+def expected(case: Case, handlers: dict[str, tuple[str, Any]]) -> dict[str, Any]:
+    return {
+        name: (case.code, case.details, [b"one"] if arity.endswith("stream") else [])
+        for name, (arity, _) in handlers.items()
+    }
+
+
+@pytest.mark.parametrize("what", CASES)
+async def test_the_client_gets_an_answer(
+    host: Host, pool: ThreadPoolExecutor, what: str
+) -> None:
+    case = CASES[what]
+    handlers = async_handlers(case.misuse) | thread_handlers(case.misuse)
+    server = lbclient.server(migration_thread_pool=pool)
+    _, _, channel = await host(methods(handlers), server=server)
+    assert await answers(channel, handlers) == expected(case, handlers)
+    counts = {code: n for code, n in server.statistics().requests.items() if n}
+    assert counts == {case.code.name: len(handlers)}
+
+
+@pytest.mark.parametrize("what", CASES)
+async def test_the_client_of_a_synchronous_server_gets_an_answer(
+    pool: ThreadPoolExecutor, what: str
+) -> None:
+    case = CASES[what]
+    handlers = thread_handlers(case.misuse)
+    server = lbclient.sync_server(pool)
+    for path, handler in methods(handlers).items():
+        _, service, method = path.split("/")
+        generic = grpc.method_handlers_generic_handler(service, {method: handler})
+        server.add_generic_rpc_handlers((generic,))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            assert await answers(channel, handlers) == expected(case, handlers)
+    finally:
+        await asyncio.to_thread(server.stop(None).wait)
+
+
+async def test_grpcio_leaves_clients_waiting(
+    host: Host, pool: ThreadPoolExecutor, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once it tells them, this may be simpler."""
+    caplog.set_level(logging.CRITICAL, logger="grpc._cython.cygrpc")
+    case = CASES["an abort with OK"]
+    handlers = async_handlers(case.misuse) | thread_handlers(case.misuse)
+    server = grpc.aio.server(migration_thread_pool=pool)
+    _, _, channel = await host(methods(handlers), server=server)
+    codes = {it[0] for it in (await answers(channel, handlers, timeout=1)).values()}
+    assert codes == {StatusCode.DEADLINE_EXCEEDED}
