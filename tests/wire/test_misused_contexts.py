@@ -29,6 +29,11 @@ class Case(NamedTuple):
     details: str
 
 
+def set_details(context: Any) -> None:
+    context.set_code(StatusCode.NOT_FOUND)
+    context.set_details("no \udcff")
+
+
 CASES = {
     "an abort with OK": Case(
         lambda context: context.abort(StatusCode.OK, "enough"),
@@ -38,6 +43,12 @@ CASES = {
     "an abort with the number of OK": Case(
         lambda context: context.abort(0, "enough"), StatusCode.UNKNOWN, "enough"
     ),
+    "an abort with the name of a file": Case(
+        lambda context: context.abort(StatusCode.NOT_FOUND, "no \udcff"),
+        StatusCode.NOT_FOUND,
+        "no ?",
+    ),
+    "details with the name of a file": Case(set_details, StatusCode.NOT_FOUND, "no ?"),
 }
 
 

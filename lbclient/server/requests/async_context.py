@@ -52,7 +52,7 @@ class AsyncContext(RequestContext):
     ) -> Never:
         code = not_ok(code)
         trailers = self._aborting(code, trailing_metadata)
-        await self.inner.abort(code, details, trailers)
+        await self.inner.abort(code, raised.encodable(details), trailers)
         raise AssertionError("grpcio's abort returned")
 
     async def abort_with_status(self, status: grpc.Status) -> Never:

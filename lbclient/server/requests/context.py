@@ -24,6 +24,7 @@ from lbclient.server.overload.gate import Gate
 from lbclient.server.overload.refusal_status import RefusalStatus
 from lbclient.server.quotas.cpu_timing import billed
 from lbclient.server.report.reporter import Trailers
+from lbclient.server.requests import raised
 from lbclient.server.requests.handlers_metadata import harmless, key_of, without_report
 from lbclient.server.requests.messages import measured
 from lbclient.server.requests.served_method import ServedMethod
@@ -95,6 +96,9 @@ class RequestContext:
 
     def code(self) -> Any:
         return self.said
+
+    def set_details(self, details: str) -> None:
+        self.inner.set_details(raised.encodable(details))
 
     def send_initial_metadata(self, initial_metadata: Iterable[Any]) -> Any:
         return self.inner.send_initial_metadata(harmless(initial_metadata))

@@ -9,6 +9,7 @@ grpcio does tell; all else is told by the request itself (`calls`).
 """
 
 import concurrent.futures
+from typing import Any
 
 import grpc.aio
 
@@ -52,6 +53,15 @@ def text_of(error: BaseException) -> str:
     except BaseException as reason:
         text = f"its text cannot be had: {type(reason).__name__}"
     return fitting(f"{type(error)}: {text}")
+
+
+def encodable(text: Any) -> Any:
+    """A status' text; with what cannot be encoded grpcio would send no status at all.
+
+    >>> encodable("a" + chr(0xDCFF))
+    'a?'
+    """
+    return text.encode(errors="replace").decode() if isinstance(text, str) else text
 
 
 def fitting(text: str) -> str:

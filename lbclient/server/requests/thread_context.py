@@ -129,7 +129,7 @@ class ThreadContext(RequestContext):
         details: str = "",
         trailing_metadata: Iterable[Any] = (),
     ) -> Never:
-        code = not_ok(code)
+        code, details = not_ok(code), raised.encodable(details)
         self._abort(code, details, self._aborting(code, trailing_metadata))
 
     def _abort(self, code: StatusCode, details: str, trailers: Trailers) -> Never:
