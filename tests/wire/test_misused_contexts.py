@@ -26,12 +26,20 @@ Misuse = Callable[[Any], Any]  # of a context; what it returns is awaited, if it
 class Case(NamedTuple):
     misuse: Misuse
     code: StatusCode
-    details: str
+    details: str  # or a part of them
 
 
 def set_details(context: Any) -> None:
     context.set_code(StatusCode.NOT_FOUND)
     context.set_details("no \udcff")
+
+
+def set_trailers(*metadata: Any) -> Misuse:
+    return lambda context: context.set_trailing_metadata(metadata)
+
+
+def abort_with(*trailers: Any) -> Misuse:
+    return lambda context: context.abort(StatusCode.NOT_FOUND, "no", trailers)
 
 
 CASES = {
@@ -49,6 +57,25 @@ CASES = {
         "no ?",
     ),
     "details with the name of a file": Case(set_details, StatusCode.NOT_FOUND, "no ?"),
+    "a text as binary metadata": Case(
+        set_trailers(("key-bin", "text")), StatusCode.UNKNOWN, "must be bytes"
+    ),
+    "an abort with a text as binary metadata": Case(
+        abort_with(("key-bin", "text")), StatusCode.UNKNOWN, "must be bytes"
+    ),
+    "metadata with the name of a file": Case(
+        set_trailers(("key", "\udcff")), StatusCode.UNKNOWN, "surrogates not allowed"
+    ),
+    "an abort and metadata with the name of a file": Case(
+        abort_with(("key", "\udcff")), StatusCode.UNKNOWN, "surrogates not allowed"
+    ),
+    "a number as metadata": Case(
+        set_trailers(("key", 5)), StatusCode.UNKNOWN, "metadata"
+    ),
+    "an abort with a number as metadata": Case(
+        abort_with(("key", 5)), StatusCode.UNKNOWN, "metadata"
+    ),
+    "a key without a value": Case(set_trailers("key"), StatusCode.UNKNOWN, "metadata"),
 }
 
 
@@ -138,11 +165,12 @@ async def answers(
     return dict(zip(handlers, all_ended, strict=True))
 
 
-def expected(case: Case, handlers: dict[str, tuple[str, Any]]) -> dict[str, Any]:
-    return {
-        name: (case.code, case.details, [b"one"] if arity.endswith("stream") else [])
-        for name, (arity, _) in handlers.items()
-    }
+def see(case: Case, told: dict[str, Any], handlers: dict[str, tuple[str, Any]]) -> None:
+    for name, (arity, _) in handlers.items():
+        code, details, messages = told[name]
+        assert code is case.code, name
+        assert case.details in details, name
+        assert messages == ([b"one"] if arity.endswith("stream") else []), name
 
 
 @pytest.mark.parametrize("what", CASES)
@@ -153,7 +181,7 @@ async def test_the_client_gets_an_answer(
     handlers = async_handlers(case.misuse) | thread_handlers(case.misuse)
     server = lbclient.server(migration_thread_pool=pool)
     _, _, channel = await host(methods(handlers), server=server)
-    assert await answers(channel, handlers) == expected(case, handlers)
+    see(case, await answers(channel, handlers), handlers)
     counts = {code: n for code, n in server.statistics().requests.items() if n}
     assert counts == {case.code.name: len(handlers)}
 
@@ -173,7 +201,7 @@ async def test_the_client_of_a_synchronous_server_gets_an_answer(
     server.start()
     try:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-            assert await answers(channel, handlers) == expected(case, handlers)
+            see(case, await answers(channel, handlers), handlers)
     finally:
         await asyncio.to_thread(server.stop(None).wait)
 

@@ -25,7 +25,12 @@ from lbclient.server.overload.refusal_status import RefusalStatus
 from lbclient.server.quotas.cpu_timing import billed
 from lbclient.server.report.reporter import Trailers
 from lbclient.server.requests import raised
-from lbclient.server.requests.handlers_metadata import harmless, key_of, without_report
+from lbclient.server.requests.handlers_metadata import (
+    harmless,
+    key_of,
+    sendable,
+    without_report,
+)
 from lbclient.server.requests.messages import measured
 from lbclient.server.requests.served_method import ServedMethod
 from lbclient.wire import propagation
@@ -104,8 +109,8 @@ class RequestContext:
         return self.inner.send_initial_metadata(harmless(initial_metadata))
 
     def _aborting(self, code: StatusCode, trailers: Iterable[Any]) -> Trailers:
-        self.said = code
         self._trailers = self._true(trailers) or self._trailers
+        self.said = code
         self._hand_up(code)
         return self._answer(code)
 
@@ -121,7 +126,7 @@ class RequestContext:
         A handler that passes on the trailers of its own call would tell its client that
         this request was not executed, or report another server's load or cost.
         """
-        own = harmless(metadata)
+        own = sendable(harmless(metadata))
         keys = {key_of(item) for item in own}
         if wire.LOAD_KEY in keys:
             own = without_report(own)

@@ -1,4 +1,7 @@
-"""Filters handlers' metadata: keys that crash gRPC's core, other servers' reports."""
+"""Filters handlers' metadata: keys that crash gRPC's core, other servers' reports.
+
+Refuses what gRPC could not send.
+"""
 
 from collections.abc import Iterable
 from typing import Any
@@ -20,6 +23,30 @@ def harmless(metadata: Iterable[Any]) -> Trailers:
         logger.warning("invalid metadata dropped: %s", ", ".join(sorted(LETHAL)))
         items = tuple(item for item in items if key_of(item) not in LETHAL)
     return items
+
+
+def sendable(metadata: Trailers) -> Trailers:
+    """Raises for trailers that grpcio takes from a handler, and cannot send.
+
+    It would send no status either, and the client would wait for its deadline.
+
+    >>> sendable((("a-bin", "b"),))
+    Traceback (most recent call last):
+    TypeError: metadata key 'a-bin' ends with -bin, so its value must be bytes
+    """
+    for item in metadata:
+        if not isinstance(item, tuple | list) or len(item) != 2:
+            raise TypeError(f"metadata item is no pair of key and value: {item!r}")
+        for part in item:
+            if isinstance(part, str):
+                part.encode()  # UnicodeEncodeError, for a lone surrogate
+            elif not isinstance(part, bytes):
+                raise TypeError(f"metadata is neither str nor bytes: {item!r}")
+        key, value = item
+        if isinstance(value, str) and isinstance(key, str) and key.endswith("-bin"):
+            words = "ends with -bin, so its value must be bytes"
+            raise TypeError(f"metadata key {key!r} {words}")
+    return metadata
 
 
 def without_report(own: Trailers) -> Trailers:
