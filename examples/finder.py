@@ -27,7 +27,7 @@ class Finder:
             except AioRpcError as error:
                 if error.code() is not grpc.StatusCode.UNAVAILABLE:
                     raise
-                trailers = dict(error.trailing_metadata() or ())
+                trailers = dict(tuple(error.trailing_metadata() or ()))
             await asyncio.sleep(float(trailers.get("retry-after", pause)))
         return await self._ask(text)
 

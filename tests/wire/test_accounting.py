@@ -406,7 +406,8 @@ def test_who_watches_all_loops_goes_on() -> None:
         pass
 
     seen: list[Any] = []
-    Loop.run_in_executor = partial(run_in_executor)  # type: ignore[assignment]
+    # Static, as a partial will be a method, too.
+    Loop.run_in_executor = staticmethod(partial(run_in_executor))  # type: ignore[assignment]
     with closing(Loop()) as loop:
         cpu_timing = CpuTiming()
         cpu_timing.install(loop)

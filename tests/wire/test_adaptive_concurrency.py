@@ -99,7 +99,7 @@ async def test_what_finds_no_place_is_refused_as_by_a_limit_that_was_set(
         await one(b"")
     assert refused.value.code() is StatusCode.RESOURCE_EXHAUSTED
     assert refused.value.details() == FULL
-    trailers = dict(refused.value.trailing_metadata())
+    trailers = dict(tuple(refused.value.trailing_metadata()))
     assert trailers[wire.REFUSAL_KEY] == "overloaded"
     another = many(b"")  # and are not refused for want of one
     await another.read()

@@ -47,7 +47,7 @@ async def test_who_reads_hears_the_servers_status(host: Host) -> None:
             assert caught.value.details() == "enough"
             assert await call.code() is StatusCode.FAILED_PRECONDITION
             assert await call.details() == "enough"
-            assert dict(await call.trailing_metadata())["why"] == "x"
+            assert dict(tuple(await call.trailing_metadata()))["why"] == "x"
 
 
 async def write_all(call: Any) -> None:
@@ -78,7 +78,7 @@ async def test_a_stream_that_ends_with_ok_while_it_is_written_to_says_ok(
             failed += isinstance(results[0], grpc.aio.AioRpcError)
             assert await call.code() is StatusCode.OK
             assert await call.details() == ""
-            assert dict(await call.trailing_metadata())["why"] == "x"
+            assert dict(tuple(await call.trailing_metadata()))["why"] == "x"
         assert failed
         statistics = channel.statistics()
         assert statistics.calls["OK"] == 5 * CALLS

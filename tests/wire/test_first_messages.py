@@ -12,6 +12,7 @@ from lbclient.core.load import Load
 from lbclient.grpc_seam import own_streams
 from lbclient.grpc_seam.own_streams import MOST_OF_FIRST
 from lbclient.metrics.samples import channel_counts
+from tests import needs
 from tests.hosts import Host, stream_stream, stream_unary, unary_stream, unary_unary
 
 ECHO, PAGES, CHAT = "/test.Keys/Echo", "/test.Keys/Pages", "/test.Keys/Chat"
@@ -86,6 +87,7 @@ def test_the_mean_follows_late_streams() -> None:
 
 def noted_batches(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """Of each batch that our kinds of calls begin, its operations."""
+    needs.grpcio("1.83", "its own kinds of calls begin the batches")
     batches: list[list[str]] = []
     execute = vars(own_streams)["execute_batch"]
 

@@ -81,12 +81,12 @@ async def test_failures_and_refusals_have_their_trailers() -> None:
             backend.failure = failure(grpc.StatusCode.INTERNAL, "no disk", trailers)
         with pytest.raises(grpc.aio.AioRpcError, match="no disk") as caught:
             await stub.Search(Query(text="oak"), timeout=30.0)
-        assert dict(caught.value.trailing_metadata() or ())["hint"] == "oak"
+        assert dict(tuple(caught.value.trailing_metadata() or ()))["hint"] == "oak"
         fleet[0].failure, fleet[0].is_overloaded = None, True
         async with grpc.aio.insecure_channel(fleet[0].address) as plain:
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await SearchStub(plain).Search(Query(text="oak"))
-            told = dict(caught.value.trailing_metadata() or ())
+            told = dict(tuple(caught.value.trailing_metadata() or ()))
             assert told["lbclient-refusal"] == "overloaded"
             assert fleet[0].server.statistics().signals  # it can still be sampled
             fleet[0].is_overloaded = False

@@ -102,7 +102,7 @@ async def test_who_lost_most_of_its_time_in_the_core_is_not_begun(
     await let_pass(2 * RUN_QUEUE.clear)  # or it need not ask
     call = method(b"", timeout=9.0)
     assert await call.code() is grpc.StatusCode.UNAVAILABLE
-    said = dict(await call.trailing_metadata())
+    said = dict(tuple(await call.trailing_metadata()))
     assert said[wire.REFUSAL_KEY] == "overloaded"
     assert wire.PUSHBACK_KEY not in said
     assert server.statistics().refused["too-late"]["CRITICAL"] == 1

@@ -137,7 +137,7 @@ async def test_other_clients_are_told_by_orcas_request_cost(host: Host) -> None:
     call = await call_once(channel, "unary_unary")
     [trailers] = sent
     report = load_pb2.LoadReport.FromString(trailers[wire.ORCA_KEY])
-    told = dict(await call.trailing_metadata())[wire.COST_KEY]
+    told = dict(tuple(await call.trailing_metadata()))[wire.COST_KEY]
     assert report.request_cost["cpu_seconds"] == pytest.approx(float(told), abs=1e-6)
     assert float(told) >= PART * FACTOR
     # The same in both: nothing is lost to readers of the one or the other.

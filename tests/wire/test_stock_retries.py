@@ -140,7 +140,7 @@ async def test_our_channels_retry_where_stock_clients_may_not(
         method: Any = hosted.channel.unary_unary(PATH)
         await method(b"", timeout=100)
     except grpc.aio.AioRpcError as error:
-        trailers = dict(error.trailing_metadata())
+        trailers = dict(tuple(error.trailing_metadata()))
     assert trailers[wire.REFUSAL_KEY] == "overloaded"
     assert trailers[wire.PUSHBACK_KEY] == "-1"
     async with hosting(unary_unary(echo)) as idle:
