@@ -1,5 +1,6 @@
 """What is asked of a grpc.aio call while it runs, and how it is given up."""
 
+import re
 from asyncio import current_task
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
@@ -100,6 +101,9 @@ def marked(call: Any) -> Any:
     return getattr(call, "_lbclient", None)
 
 
+_legal_key = re.compile("[a-z0-9._-]+").fullmatch  # all else the core refuses
+
+
 def read_once(metadata: Any) -> Any:
     """Metadata that can be read again, for a caller may give an iterator.
 
@@ -115,19 +119,47 @@ def read_once(metadata: Any) -> Any:
 
 
 def flaw_of(metadata: Any) -> Exception | None:
-    """Why metadata cannot be sent.
+    """Why metadata cannot be sent: of the class that grpc.aio raises, but an RpcError,
+    as of its streams, where its unary calls say that a batch has failed.
 
     Found later it would be found by a task of grpc.aio's, which then leaves the call
     half begun, in flight for ever.
     """
     try:
         for key, value in metadata or ():
-            if not isinstance(key, str) or not isinstance(value, str | bytes):
-                said = f"metadata is of text and bytes, not {key!r}: {value!r}"
-                return TypeError(said)
+            if (
+                type(key) is type(value) is str
+                and value.isascii()
+                and value.isprintable()
+                and _legal_key(key)
+                and not key.endswith("-bin")
+            ):
+                continue  # almost all of it
+            if (flaw := _flaw_of_pair(key, value)) is not None:
+                return flaw
     except (TypeError, ValueError) as error:
         return error
     return None
+
+
+def _flaw_of_pair(key: Any, value: Any) -> Exception | None:
+    if not isinstance(key, str) or not isinstance(value, str | bytes):
+        return TypeError(f"metadata is of text and bytes, not {key!r}: {value!r}")
+    key.encode()  # may raise, as grpc.aio does
+    text = value if isinstance(value, str) else value.decode("latin-1")
+    text.encode()
+    is_legal = bool(_legal_key(key))
+    if key.endswith("-bin"):
+        if isinstance(value, str):
+            return TypeError(f"metadata of {key!r} is bytes, not str")
+    else:
+        is_legal = is_legal and text.isascii() and text.isprintable()
+    if is_legal:
+        return None
+    # Without the value, which may be a secret, such as a token with its line's end.
+    said = f"metadata of {key!r} has characters that gRPC does not allow"
+    none = grpc.aio.Metadata()
+    return grpc.aio.AioRpcError(grpc.StatusCode.INTERNAL, none, none, said)
 
 
 def is_half_closed(call: Any) -> bool:

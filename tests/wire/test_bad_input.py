@@ -267,6 +267,37 @@ async def test_wrong_metadata_is_the_callers_error_and_holds_no_place(
     assert (await stub.Search(search.Query(text="x"), timeout=5)).text
 
 
+@pytest.mark.parametrize(
+    ("pair", "error"),
+    [
+        (("key-bin", "text"), TypeError),
+        (("key", "no \udcff"), UnicodeEncodeError),
+        (("Key", "text"), grpc.aio.AioRpcError),
+        (("key", "token\n"), grpc.aio.AioRpcError),
+        (("key", b"\xff"), grpc.aio.AioRpcError),
+    ],
+    ids=["text as bytes", "surrogate", "capital", "line's end", "bytes as text"],
+)
+@pytest.mark.parametrize("kind", ["Search", "Pages", "Index", "Chat"])
+async def test_metadata_that_cannot_be_sent_holds_no_place(
+    channel: lbclient.Channel,
+    search: Any,
+    pair: Any,
+    error: type[Exception],
+    kind: str,
+    eventually: Any,
+) -> None:
+    """grpc.aio's own unary calls raise, but are never over: `code()` waits for ever."""
+    query = search.Query(text="x")
+    request = query if kind in ("Search", "Pages") else [query]
+    call = getattr(search.SearchStub(channel), kind)(request, metadata=[pair])
+    with pytest.raises(error) as caught:
+        await (call if kind in ("Search", "Index") else call.read())
+    assert "token" not in str(caught.value)
+    assert await call.code() is grpc.StatusCode.INTERNAL
+    await eventually(lambda: released(channel), turns=300)
+
+
 async def test_a_request_of_the_wrong_type_is_the_callers_error(
     channel: lbclient.Channel, eventually: Any
 ) -> None:

@@ -36,12 +36,13 @@ def sendable(metadata: Trailers) -> Trailers:
     """
     for item in metadata:
         if not isinstance(item, tuple | list) or len(item) != 2:
-            raise TypeError(f"metadata item is no pair of key and value: {item!r}")
+            raise TypeError(f"metadata is pairs, not {type(item).__name__}")
         for part in item:
             if isinstance(part, str):
                 part.encode()  # UnicodeEncodeError, for a lone surrogate
             elif not isinstance(part, bytes):
-                raise TypeError(f"metadata is neither str nor bytes: {item!r}")
+                name = type(part).__name__
+                raise TypeError(f"metadata is of text and bytes, not {name}")
         key, value = item
         if isinstance(value, str) and isinstance(key, str) and key.endswith("-bin"):
             words = "ends with -bin, so its value must be bytes"
