@@ -225,6 +225,7 @@ async def test_a_head_that_is_too_long_is_left(inspect: Inspect) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nX: " + b"x" * 200_000)
         with suppress(OSError):
             await writer.drain()
+        writer.close()
 
     async with await asyncio.start_server(flood, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]

@@ -124,6 +124,7 @@ async def test_a_backend_is_in_one_state_whatever_was_done_before() -> None:
 async def test_a_cut_also_ends_who_has_not_read_what_was_sent_before_the_end() -> None:
     async def send(_: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
         to_client.write(bytes(10_000_000))
+        to_client.close()  # once all is sent
 
     server = await asyncio.start_server(send, "127.0.0.1", 0)
     relay = Relay()
