@@ -8,6 +8,7 @@ import inspect
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 import grpc
@@ -16,7 +17,7 @@ import pytest
 from grpc import StatusCode
 
 import lbclient
-from tests.hosts import Host, method_handler
+from tests.hosts import Host, add_methods, method_handler
 from tests.waiting import eventually
 
 SERVICE = "/test.Misuse"
@@ -138,6 +139,21 @@ def methods(handlers: dict[str, tuple[str, Any]]) -> dict[str, Any]:
     return {f"{SERVICE}/{name}": method_handler(*of) for name, of in handlers.items()}
 
 
+@asynccontextmanager
+async def synchronous(
+    pool: ThreadPoolExecutor, of: dict[str, Any]
+) -> AsyncIterator[grpc.aio.Channel]:
+    """A plain channel to a synchronous server of these methods."""
+    server = add_methods(lbclient.sync_server(pool), of)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            yield channel
+    finally:
+        await asyncio.to_thread(server.stop(None).wait)
+
+
 async def ended(
     channel: Any, arity: str, name: str, timeout: float
 ) -> tuple[StatusCode, str, list[bytes]]:
@@ -197,18 +213,23 @@ async def test_the_client_of_a_synchronous_server_gets_an_answer(
 ) -> None:
     case = CASES[what]
     handlers = thread_handlers(case.misuse)
-    server = lbclient.sync_server(pool)
-    for path, handler in methods(handlers).items():
-        _, service, method = path.split("/")
-        generic = grpc.method_handlers_generic_handler(service, {method: handler})
-        server.add_generic_rpc_handlers((generic,))
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    try:
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-            see(case, await answers(channel, handlers), handlers)
-    finally:
-        await asyncio.to_thread(server.stop(None).wait)
+    async with synchronous(pool, methods(handlers)) as channel:
+        see(case, await answers(channel, handlers), handlers)
+
+
+async def test_the_client_of_a_serializer_that_makes_no_bytes_gets_an_answer(
+    pool: ThreadPoolExecutor,
+) -> None:
+    """`grpc.server` sends nothing then; an asyncio server takes text for bytes."""
+    handlers = thread_handlers(lambda _context: None)
+    as_text = {
+        f"{SERVICE}/{name}": method_handler(*of, response_serializer=str)
+        for name, of in handlers.items()
+    }
+    async with synchronous(pool, as_text) as channel:
+        told = await answers(channel, handlers)
+    failed: Any = (StatusCode.INTERNAL, "Failed to serialize response!", [])
+    assert told == dict.fromkeys(handlers, failed)
 
 
 async def test_grpcio_leaves_clients_waiting(

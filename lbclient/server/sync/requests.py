@@ -210,11 +210,14 @@ class _Request:
         self.request_streaming = handler.request_streaming
         self.response_streaming = handler.response_streaming
         self.request_deserializer = handler.request_deserializer
-        self.response_serializer = handler.response_serializer
+        encode: Callable[[Any], bytes] = partial(
+            _serialize, handler.response_serializer
+        )
         if sizes is not None:
-            decode, encode = self.request_deserializer, self.response_serializer
+            decode = self.request_deserializer
             self.request_deserializer = messages.receiving(decode, sizes)
-            self.response_serializer = messages.sending(encode, sizes)
+            encode = messages.sending(encode, sizes)
+        self.response_serializer = encode
         waiting = _Waiting(call)
 
         # A function of its own, which grpcio drops when the request is over. By its
@@ -227,6 +230,17 @@ class _Request:
         if pool is not None:
             setattr(behavior, THREADS[0], pool)
         setattr(self, arity_of(handler), behavior)
+
+
+def _serialize(serializer: Callable[[Any], bytes] | None, message: Any) -> bytes:
+    """A response; raises where grpcio would take what it cannot send, and send nothing.
+
+    It ends the request with INTERNAL for what a serializer raises.
+    """
+    data = message if serializer is None else serializer(message)
+    if data is None or isinstance(data, bytes):
+        return data  # type: ignore[return-value]  # None says that it has failed
+    raise TypeError(f"a response is sent as bytes, not {type(data).__name__}")
 
 
 def _named(behavior: Any) -> Any:
