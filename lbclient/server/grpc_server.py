@@ -79,6 +79,7 @@ class Server(ReportingServer, grpc.aio.Server):
         if most is not None:
             parts.limit(most)
         self._health: dict[str, grpc.GenericRpcHandler] = {}  # once it has started
+        self._unknown: UnknownMethods | None = None  # the same, without interceptors
         # Weakly: grpcio's task keeps the interceptors, and a server that is dropped
         # stops.
         find_passing = WeakMethod(self._find_passing)
@@ -115,6 +116,12 @@ class Server(ReportingServer, grpc.aio.Server):
             return handler
         return WrappedLookup(self._wrapper, self._uncounted, handler)
 
+    def _enlist(self, handler: grpc.GenericRpcHandler) -> None:
+        if self._unknown is None:
+            super()._enlist(handler)
+        else:  # grpcio asks no handler after that
+            self._unknown.later.append(handler)
+
     def add_registered_method_handlers(
         self, service_name: str, method_handlers: Mapping[str, Handler]
     ) -> None:
@@ -148,7 +155,8 @@ class Server(ReportingServer, grpc.aio.Server):
                 self._add(handler)
             if not self._intercepts:
                 unknown = UnknownMethods(self._wrapper)
-                self._inner.add_generic_rpc_handlers((unknown,))
+                self._enlist(unknown)
+                self._unknown = unknown
             if self._config.udp_health:
                 await self._udp.open()
                 self._reporter.udp_port = self._udp.port

@@ -57,7 +57,10 @@ class ReportingServer(Uncopied):
     def _add(self, handler: grpc.GenericRpcHandler) -> None:
         if isinstance(handler, grpc.ServiceRpcHandler):
             self._services[handler.service_name()] = None
-        self._inner.add_generic_rpc_handlers((self._wrapped(handler),))
+        self._enlist(self._wrapped(handler))
+
+    def _enlist(self, handler: grpc.GenericRpcHandler) -> None:
+        self._inner.add_generic_rpc_handlers((handler,))
 
     def _wrapped(self, handler: grpc.GenericRpcHandler) -> grpc.GenericRpcHandler:
         """What grpcio is given in place of a handler."""

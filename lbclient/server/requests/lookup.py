@@ -85,13 +85,18 @@ class WrappedLookup(grpc.GenericRpcHandler):
 
 class UnknownMethods(grpc.GenericRpcHandler):
     """Refuses requests for unknown methods, as grpcio does, with a load report. Asked
-    after all other handlers."""
+    after all other handlers; `later` are those that came once the server had started.
+    """
 
     def __init__(self, wrapper: Wrapper) -> None:
         self._let_by = wrapper.let_by
         self._unknown_method = wrapper.wrap(UNKNOWN_METHOD)
+        self.later: list[grpc.GenericRpcHandler] = []
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        for handler in self.later:
+            if (found := handler.service(handler_call_details)) is not None:
+                return found
         self._let_by()
         return self._unknown_method
 
