@@ -32,13 +32,18 @@ class LoopThread:
     loop: asyncio.AbstractEventLoop
 
     def __init__(self) -> None:
-        self._thread = Thread(target=self._run, name="lbclient server", daemon=True)
+        self._thread = self._made()
         self._asking = Lock()
         self._takes_work = False
+
+    def _made(self) -> Thread:
+        return Thread(target=self._run, name="lbclient server", daemon=True)
 
     def start(self) -> None:
         self.loop = asyncio.new_event_loop()
         self._takes_work = True
+        # Made anew: Python 3.13 starts no thread that was made before a fork.
+        self._thread = self._made()
         self._thread.start()
 
     def _run(self) -> None:
