@@ -96,7 +96,8 @@ async def hosting(
         port = server.add_insecure_port(at)
     else:
         port = server.add_secure_port(at, credentials)
-    address = at if at.startswith("unix:") else f"{at.rpartition(':')[0]}:{port}"
+    is_socket = at.startswith(("unix:", "unix-abstract:"))
+    address = at if is_socket else f"{at.rpartition(':')[0]}:{port}"
     try:
         if starts:
             await server.start()

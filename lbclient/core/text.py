@@ -47,7 +47,7 @@ def printable(text: str, most: int = LONGEST) -> str:
 # --- URLs and targets -------------------------------------------------------------
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,19})://")
-_TARGET = re.compile(r"(dns|file|ipv4|ipv6|k8s|srv|unix):", re.IGNORECASE)
+_TARGET = re.compile(r"(dns|file|ipv4|ipv6|k8s|srv|unix|unix-abstract):", re.IGNORECASE)
 
 _HOST = r"(?:[\w. -]*|\[[0-9A-Za-z:.]{0,45}(?:%\w{0,15})?\])"
 # Of a target's list, typos and all. A port may be a name, as those of pods are; what

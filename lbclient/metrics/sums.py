@@ -40,7 +40,6 @@ MAX_TARGETS = 100
 MAX_METHODS = 500  # of all targets together; as many as one channel counts
 MAX_CUSTOMERS = 200  # by cost: as many listed as unlisted ones of one server
 
-KNOWN_SCHEMES = (*SCHEMES, "unix-abstract")
 
 SHUTDOWN = grpc.ChannelConnectivity.SHUTDOWN
 
@@ -278,7 +277,7 @@ def canonical(target: str) -> str:
     ('dns:///search:50051', 'ipv4:10.0.0.3:50051')
     """
     scheme, colon, rest = target.partition(":")
-    is_known = bool(colon and rest) and scheme.lower() in KNOWN_SCHEMES
+    is_known = bool(colon and rest) and scheme.lower() in SCHEMES
     if is_known or "://" in target or target.startswith("<"):
         return target
     return f"dns:///{target}"

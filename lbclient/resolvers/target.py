@@ -40,7 +40,8 @@ PORT_NAME = re.compile("[0-9]+|[a-z0-9](?:[-a-z0-9]{0,13}[a-z0-9])?")
 FORM = "host:port, or a path where the scheme is file or unix"
 OWN_SCHEMES = ("file", "k8s", "srv")  # which gRPC does not know
 # Also in _TARGET of core/text.py, which hides passwords and may not import this.
-SCHEMES = tuple(sorted(("dns", "ipv4", "ipv6", "unix", *OWN_SCHEMES)))
+SOCKETS = ("unix", "unix-abstract")
+SCHEMES = tuple(sorted(("dns", "ipv4", "ipv6", *SOCKETS, *OWN_SCHEMES)))
 
 
 class Target(NamedTuple):
@@ -74,8 +75,8 @@ def parse_target(target: str, *, resolve_interval: float, rng: Random) -> Target
 
 def _parse(target: str, *, resolve_interval: float, rng: Random) -> Target:
     scheme, path = _split_scheme(target)
-    if scheme == "unix":
-        return Target(Static([Endpoint(f"unix:{_socket_path(target, path)}")]), "")
+    if scheme in SOCKETS:
+        return Target(Static([Endpoint(f"{scheme}:{_socket_path(target, path)}")]), "")
     if scheme == "file":
         return Target(File(_file_path(target, unquote(path))), "")
     if scheme == "k8s":
@@ -115,7 +116,7 @@ def _split_scheme(target: str) -> tuple[str, str]:
     if authority:
         want = f"{scheme}:///..., as an authority ({authority}) is not supported"
         raise ConfigError("target", target, want)
-    if scheme.lower() in ("file", "unix"):
+    if scheme.lower() in ("file", *SOCKETS):
         return scheme.lower(), rest
     return scheme.lower(), rest.removeprefix("/")
 

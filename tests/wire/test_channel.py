@@ -2,8 +2,10 @@
 
 import asyncio
 import gc
+import os
 import weakref
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -363,3 +365,19 @@ async def test_interceptors_run_once_a_call_and_may_call_twice(
 async def test_what_is_no_interceptor_is_refused(task: Any) -> None:
     with pytest.raises(ValueError, match="Interceptor"):
         lbclient.insecure_channel(target(task), interceptors=[object()])  # type: ignore[list-item]
+
+
+async def test_a_socket_without_a_file_is_a_target(host: Host, tmp_path: Path) -> None:
+    async def echo(request: bytes, _context: Any) -> bytes:
+        return request
+
+    at = f"unix-abstract:{tmp_path.name}-{os.getpid()}"
+    await host(unary_unary(echo), at=at)
+    async with lbclient.insecure_channel(at) as channel:
+        await channel.channel_ready()
+        method: Any = channel.unary_unary(PATH)
+        call = method(b"x", timeout=20)
+        assert await call == b"x"
+        assert lbclient.info(call).backend == at
+        [backend] = channel.statistics().backends
+        assert backend.state == "ready"
