@@ -217,6 +217,24 @@ async def test_the_client_of_a_synchronous_server_gets_an_answer(
         see(case, await answers(channel, handlers), handlers)
 
 
+def leaves(error: BaseException) -> Misuse:
+    def leave(_context: Any) -> None:
+        raise error
+
+    return leave
+
+
+@pytest.mark.parametrize("error", [SystemExit(2), KeyboardInterrupt()])
+async def test_who_would_end_the_process_of_a_synchronous_server_is_answered(
+    pool: ThreadPoolExecutor, error: BaseException
+) -> None:
+    """A thread of a pool ends nothing, and `grpc.server` tells nobody."""
+    case = Case(leaves(error), StatusCode.UNKNOWN, type(error).__name__)
+    handlers = thread_handlers(case.misuse)
+    async with synchronous(pool, methods(handlers)) as channel:
+        see(case, await answers(channel, handlers), handlers)
+
+
 async def test_the_client_of_a_serializer_that_makes_no_bytes_gets_an_answer(
     pool: ThreadPoolExecutor,
 ) -> None:

@@ -58,6 +58,8 @@ class ThreadContext(RequestContext):
         "lost_to",
     )
 
+    ending_process: tuple[type[BaseException], ...] = (KeyboardInterrupt, SystemExit)
+
     def __init__(self, method: ServedMethod, inner: Any) -> None:
         super().__init__(method, inner)
         self._answered: StatusCode | None = None
@@ -153,14 +155,14 @@ class ThreadContext(RequestContext):
         An error that grpcio would not tell the client is replaced by an error that it
         does. The context cannot tell the client itself: it would have to wait for the
         loop, in a thread that may outlive it. KeyboardInterrupt and SystemExit end the
-        process and so the connection. Unlike in `AsyncContext`, a cancellation by the
-        client is never raised here.
+        process of an asyncio server, and so the connection. Unlike in `AsyncContext`, a
+        cancellation by the client is never raised here.
         """
         if (refusal := self._refused_below(error)) is not None:
             self.abort(*refusal)
         is_answered = self._answered is not None
         self._raised()
-        if is_answered or isinstance(error, KeyboardInterrupt | SystemExit):
+        if is_answered or isinstance(error, self.ending_process):
             return
         if not raised.is_told(error, in_thread=True):
             raise RuntimeError(raised.text_of(error)) from error

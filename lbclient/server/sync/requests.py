@@ -311,6 +311,7 @@ class SyncContext(ThreadContext):
     """
 
     __slots__ = ("counting", "has_thread")
+    ending_process = ()  # a pool's threads keep what is raised there
 
     def __init__(self, method: ServedMethod, counting: Counting) -> None:
         super().__init__(method, None)
