@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from threading import get_ident
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from lbclient.background.tasks import is_fatal
 from lbclient.client.backend_context import Dial
@@ -22,6 +22,7 @@ from lbclient.client.calls.decline_marks import DeclineMarks
 from lbclient.client.calls.retry_policies import hedging_of, retry_policy_of
 from lbclient.client.channel_context import ChannelContext
 from lbclient.client.channel_pickers import ChannelPickers
+from lbclient.client.failed_picks import FailedPicks
 from lbclient.client.loop_lag import LoopLag
 from lbclient.client.observers import Observers
 from lbclient.client.pending import Pending
@@ -34,14 +35,11 @@ from lbclient.core.retries.retry import Decision
 from lbclient.core.statistics.counters import Counters
 from lbclient.core.throttles.throttling import Throttling
 from lbclient.grpc_seam import DEADLINE_EXCEEDED, is_ready
-from lbclient.log import Log
 from lbclient.wire.codes import STATUS_OF_NUMBER
 from lbclient.wire.local_errors import REASONS
 
 if TYPE_CHECKING:
     from lbclient.client.calls.attempt import Attempt
-
-logger = Log("lbclient.balancer")
 
 SERVED, ABANDONED = Verdict.SERVED, Verdict.ABANDONED
 FAILED, REJECTED = Verdict.FAILED, Verdict.REJECTED
@@ -73,6 +71,7 @@ class Balancer:
         self.observers = Observers() if observers is None else observers
         self.call_keys = call_keys(self.label, config, picker)
         self.counters = Counters(STATUS_OF_NUMBER, REASONS)
+        self.failed_picks = FailedPicks(self.label, self.counters)
         self.backends = backends = Backends(
             context,
             resolver,
@@ -126,41 +125,42 @@ class Balancer:
         # Who waits goes first, or they wait together. (The dict's own truth is C.)
         return None if self.pending.waiters else self._choose(now, counts, hints)
 
-    def _choose(
+    def _choose(  # noqa: C901  # the hot path, written out
         self, now: float, counts: dict[int, int], hints: CallHints | None
     ) -> Backend | None:
         pickers = self.pickers
         picker = pickers.current if hints is None else pickers.for_call(hints)
         if self._rest.is_on or not self.loop_lag.is_on:
             self._end_rest(now)
-        lost, has_raised = 0, False
+        lost = 0
         while ready := self.pool.ready:
             try:
                 if self.outliers.count:
                     found = self.outliers.pick(picker, id(counts), now)
-                    if found is None:
+                    if found is None and not self.outliers.allowed(id(counts)):
                         return None
-                    backend = found
+                    backend = cast("Backend", found)
                 else:
                     backend = picker.pick(ready, now)
                 is_connected = is_ready(backend.channel)
             except BaseException as error:  # of a picker that is not ours, perhaps
-                if is_fatal(error):
+                if is_fatal(error) or picker is self.failed_picks:
                     raise
-                words = "%s: picker raised; falling back to round robin"
-                logger.exception(words, self.label, channel=self.label, reason=error)
-                backend = ready[self.counters.total() % len(ready)]
-                has_raised = True
-                is_connected = is_ready(backend.channel)
+                self.failed_picks.raised(error, now)
+                picker = self.failed_picks
+                continue
             if is_connected:
                 if pickers.probing.wanted:
                     pickers.probing.ask()
                 if self.picks.recent is not None:
-                    key = id(counts)
-                    self.picks.chosen(backend, key, now, picker, has_raised)
+                    has_failed = picker is self.failed_picks
+                    self.picks.chosen(backend, id(counts), now, picker, has_failed)
                 return backend
             lost += 1
             self.backends.lost(backend, is_second=lost == 2)
+            if self.pool.ready is ready:  # it was none of them, and would be for ever
+                self.failed_picks.returned(backend, now)
+                picker = self.failed_picks
         return None
 
     def _end_rest(self, now: float) -> None:

@@ -13,6 +13,7 @@ import grpc
 
 from lbclient import wire
 from lbclient.background.tasks import is_cancelled, is_fatal, leaving_no_trace
+from lbclient.core.counting.line_limit import LineLimit
 from lbclient.core.protocols import Clock, Picker, ProbingPicker
 from lbclient.grpc_seam import cause_of, without_interceptors
 from lbclient.log import Log, bare_context
@@ -93,6 +94,7 @@ class Probing:
         self._label = label
         self._clock = clock
         self._questions = Questions()
+        self._limit = LineLimit()
 
     def serve(self, picker: Picker) -> None:
         """Asks for this picker from now on."""
@@ -119,14 +121,12 @@ class Probing:
         except BaseException as error:  # of a picker that is not ours, perhaps
             if is_fatal(error):
                 raise
-            label, words = self._label, "%s: picker raised; probing continues"
-            logger.exception(
-                words,
-                label,
-                channel=label,
-                backend=backend.endpoint.address,
-                reason=error,
-            )
+            if self._limit.take(now) is not None:
+                label, words = self._label, "%s: picker raised; probing continues"
+                address = backend.endpoint.address
+                logger.exception(
+                    words, label, channel=label, backend=address, reason=error
+                )
 
     def close(self) -> None:
         self._questions.close()
