@@ -33,6 +33,7 @@ from lbclient.server.parts import Parts, checked
 from lbclient.server.quotas.cpu_timing import account
 from lbclient.server.report.health import HealthServices
 from lbclient.server.reporting_server import ReportingServer
+from lbclient.server.requests.async_handlers import served_method_in
 from lbclient.server.requests.handler import Handler
 from lbclient.server.requests.lookup import Interceptor, UnknownMethods, WrappedLookup
 from lbclient.server.requests.uncounted import Uncounted
@@ -167,6 +168,8 @@ class Server(ReportingServer, grpc.aio.Server):
             context.run(_forget_request)
             await asyncio.create_task(self._inner.start(), context=context)
             context.run(self._parts.start, asyncio.get_running_loop())
+            loop = asyncio.get_running_loop()
+            self._parts.sampler.warn_if_blocked(loop, served_method_in)
             context.run(self._loop_end.watch, asyncio.get_running_loop())
             if warmup is not None:
                 await self._warming.run(warmup)

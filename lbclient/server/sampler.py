@@ -4,11 +4,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from random import Random
+from types import FrameType
 from typing import Any
 
 from lbclient import wire
 from lbclient.background.tasks import Tasks
 from lbclient.core.protocols import Clock
+from lbclient.server.meters.blocked_loop import LOOPS, LoopWatch
 from lbclient.server.meters.contention import ContentionMeter
 from lbclient.server.meters.event_loop import LoopMeter
 from lbclient.server.report.streams import TICK
@@ -43,6 +45,7 @@ class Sampler:
         self._tasks = Tasks("server", Random())
         self._timer: asyncio.TimerHandle | None = None
         self._due_at: float | None = None  # that timer
+        self._watch: LoopWatch | None = None
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Samples from now on, until `stop`."""
@@ -51,12 +54,26 @@ class Sampler:
         if self._due_at is not None:
             self._contention.note_lag(now - self._due_at, now)
         self._due_at = now + SAMPLE_INTERVAL
+        if self._watch is not None:
+            self._watch.beat()
         self._timer = loop.call_later(SAMPLE_INTERVAL, self.start, loop)
         self._tasks.attempt(self.sample)
+
+    def warn_if_blocked(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        find_method: Callable[[FrameType], str],
+    ) -> None:
+        """Warns of what blocks the loop, until `stop`. `find_method` finds the method
+        that is served in a stack."""
+        self._watch = LOOPS.enter(loop, find_method)
 
     def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            LOOPS.leave(watch)
         self._loop.ignore()
 
     def sample(self) -> None:

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from functools import update_wrapper
 from math import inf
+from types import FrameType
 from typing import Any
 
 from lbclient import grpc_seam
@@ -163,3 +164,14 @@ class AsyncResponses(Wrapped):
             yield response
 
     unary_stream = stream_stream = respond
+
+
+def served_method_in(frame: FrameType) -> str:
+    """The path of the method that a stack is in, or an empty text."""
+    seen: FrameType | None = frame
+    while seen is not None:
+        if seen.f_code.co_filename == __file__:
+            call = seen.f_locals.get("call")
+            return call.path() if isinstance(call, AsyncContext) else ""
+        seen = seen.f_back
+    return ""

@@ -85,6 +85,11 @@ class RequestContext:
         if drain is not None and inner is not None:
             drain.request_began(inner.peer())
 
+    def path(self) -> str:
+        """Of its method; empty for one of too many. Searches all methods."""
+        method = self._method
+        return method.tally.call_counts.method_of(method.counts)[1]
+
     # What a handler does
 
     def set_trailing_metadata(self, trailing_metadata: Iterable[Any]) -> None:
