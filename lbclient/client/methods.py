@@ -24,9 +24,15 @@ from lbclient.core.quotas.customer import payer
 from lbclient.core.resumable import OnMove
 from lbclient.core.resumable import current as current_on_move
 from lbclient.core.retries.hedging import Hedging
+from lbclient.core.text import brief
 from lbclient.grpc_seam import flaw_of, intercepted, read_once, with_compression
 from lbclient.wire import CRITICALITY_KEY, CUSTOMER_KEY, propagation
 from lbclient.wire.local_errors import Throttled
+
+
+def _no_timeout(timeout: object) -> TypeError:
+    """A TypeError as grpcio's, which names two types of its own reckoning."""
+    return TypeError(f"timeout = {brief(timeout)}: want seconds, a number or None")
 
 
 def _with_context(metadata: Any, balancer: Balancer) -> tuple[Any, Criticality]:
@@ -139,8 +145,12 @@ class StubMethod:
         wait_for_ready: bool | None,
         compression: grpc.Compression | None,
     ) -> Any:
-        if balancer.config.propagate_deadline:
-            timeout = propagation.limited(timeout)
+        try:
+            if balancer.config.propagate_deadline:
+                timeout = propagation.limited(timeout)
+            is_over = timeout is not None and timeout <= 0.0
+        except TypeError:
+            raise _no_timeout(timeout) from None
         message = error = None
         if metadata is not None:
             metadata = read_once(metadata)
@@ -152,7 +162,6 @@ class StubMethod:
         if error is not None:
             return self._failed(balancer, error)
         metadata, level = _with_context(metadata, balancer)
-        is_over = timeout is not None and timeout <= 0.0
         if balancer.throttling.is_active and not is_over:
             now = balancer.clock()
             refusal = call_throttling.refusal(balancer.throttling, level, now, metadata)
@@ -352,8 +361,12 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
             )
         # The hot path, written out: sent at once, on grpc.aio's own call object.
         balancer = self._get_balancer()
-        if balancer.config.propagate_deadline:
-            timeout = propagation.limited(timeout)
+        try:
+            if balancer.config.propagate_deadline:
+                timeout = propagation.limited(timeout)
+            is_over = timeout is not None and timeout <= 0.0
+        except TypeError:
+            raise _no_timeout(timeout) from None
         if metadata is not None:
             metadata = read_once(metadata)
             if (flaw := flaw_of(metadata)) is not None:
@@ -365,7 +378,6 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
         metadata, level = _with_context(metadata, balancer)
         now = balancer.clock()
         counts = self._counts or self.counts(balancer)
-        is_over = timeout is not None and timeout <= 0.0
         if balancer.throttling.is_active and not is_over:
             refusal = call_throttling.refusal(balancer.throttling, level, now, metadata)
             if refusal is not None:

@@ -7,13 +7,14 @@ where is kept, so an error found later still names the variable or file to mend.
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from dataclasses import field as plain_field
+from functools import wraps
 from typing import Any, ClassVar, Self, TypeVar
 
 from lbclient.config.fields import PREFIX, Setting, find_setting, settings
 from lbclient.config.file_tables import FileValues, TableReader, without_quotes
-from lbclient.config.near_misses import closest
+from lbclient.config.near_misses import closest, like
 from lbclient.core.errors import ConfigError
 from lbclient.log import Log
 
@@ -195,9 +196,27 @@ def section(config: C) -> C:
     A dict of slots is where `help` looks for the words of each.
     """
     SECTIONS[config._section] = config
+    _name_near_misses(config)
     words = {setting.name: setting.words for setting in settings(config)}
     type.__setattr__(config, "__slots__", words)  # mypy believes in tuples only
     return config
+
+
+def _name_near_misses(config: type[Sourced]) -> None:
+    """Has the error of a keyword that is no setting say which one is meant."""
+    made: Any = config.__init__
+    names = {setting.name for setting in settings(config)}
+    known = {field.name for field in fields(config)}
+
+    @wraps(made)
+    def __init__(self: Any, **given: Any) -> None:
+        for name in given:
+            if name not in known:
+                want = like(name, names)
+                raise TypeError(f"{config.__name__} has no setting {name!r}: {want}")
+        made(self, **given)
+
+    type.__setattr__(config, "__init__", __init__)
 
 
 def _variables(

@@ -4,6 +4,7 @@ All are immutable. How they are encoded is in `wire`, what is concluded from the
 `load`.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -20,6 +21,25 @@ from lbclient.core.text import is_printable
 LONGEST_ADDRESS = 400
 LONGEST_ZONE = 200  # characters, likewise
 LARGEST_PRIORITY = 65535  # RFC 2782, of an SRV record
+
+# What grpcio would look up in DNS, with its slashes. It knows one scheme with an
+# authority, and several that have a path alone.
+_URL = re.compile("(?!dns:)[a-z][a-z0-9+.-]*://[^/]", re.IGNORECASE)
+
+
+def _check_address(address: str) -> None:
+    if not isinstance(address, str) or not address:
+        raise ConfigError("address", address, "text such as '10.0.0.3:50051'")
+    if len(address) > LONGEST_ADDRESS or not is_printable(address):
+        want = f"at most {LONGEST_ADDRESS} characters, all of them printable"
+        raise ConfigError("address", address, want)
+    if "://" in address and _URL.match(address):
+        want = "host:port without a scheme, such as '10.0.0.3:50051'"
+        raise ConfigError("address", address, want)
+    _, colon, port = address.rpartition(":")
+    if colon and port.isdecimal() and not 0 < int(port[:6]) < 65536:
+        # grpcio takes it, never connects, and may hang when the process ends.
+        raise ConfigError("address", address, "a port of 1 to 65535")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -45,15 +65,7 @@ class Endpoint:
     task_weight: float | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.address, str) or not self.address:
-            raise ConfigError("address", self.address, "text such as '10.0.0.3:50051'")
-        if len(self.address) > LONGEST_ADDRESS or not is_printable(self.address):
-            want = f"at most {LONGEST_ADDRESS} characters, all of them printable"
-            raise ConfigError("address", self.address, want)
-        _, colon, port = self.address.rpartition(":")
-        if colon and port.isdecimal() and not 0 < int(port[:6]) < 65536:
-            # grpcio takes it, never connects, and may hang when the process ends.
-            raise ConfigError("address", self.address, "a port of 1 to 65535")
+        _check_address(self.address)
         zone = self.zone
         if zone and (
             not isinstance(zone, str)

@@ -9,6 +9,7 @@ only the last of them takes effect.
 import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from inspect import iscoroutine
 from random import Random
 from typing import Any
 
@@ -21,7 +22,7 @@ from lbclient.background.tasks import (
 )
 from lbclient.core.backoff import Backoff
 from lbclient.core.counting.allowance import Allowance
-from lbclient.core.errors import ResolveError
+from lbclient.core.errors import ConfigError, ResolveError
 from lbclient.core.model import Endpoint, Endpoints
 from lbclient.core.protocols import Resolver
 from lbclient.log import Log, set_subject
@@ -122,6 +123,11 @@ class Following:
         answers: Any = None
         try:
             answers = self._resolver.watch()
+            if not hasattr(answers, "__aiter__"):
+                want = (
+                    "an asynchronous iterator: `async def watch` is to yield endpoints"
+                )
+                raise ConfigError("watch()", answers, want)
             async for endpoints in answers:
                 if self._is_left():
                     break
@@ -132,6 +138,8 @@ class Following:
             if (close := getattr(answers, "aclose", None)) is not None:
                 with suppress(Exception):
                     await close()
+            if iscoroutine(answers):
+                answers.close()
 
     def _is_left(self) -> bool:
         return self._follower is not None and self._follower.cancelling() > 0

@@ -16,6 +16,7 @@ from lbclient.core.model import Endpoint, Endpoints, snapshot
 # Past any answer that DNS can carry (64 kB hold 4,000 records), and a bound for a
 # source that is not DNS.
 MAX_ENDPOINTS = 100_000
+WANTED = "a tuple of Endpoints, such as (lbclient.Endpoint('10.0.0.3:50051'),)"
 MOST_SHOWN = 60  # characters of a value in an error
 MAX_BYTES = 64 << 20  # of a source: 100,000 endpoints at 600 bytes each
 
@@ -76,7 +77,18 @@ def listing(endpoints: Iterable[Endpoint]) -> Endpoints:
     Reads twice as many, as some may be doubles, and no more: a resolver of a user's own
     may give an iterable without end.
     """
-    return snapshot(list(islice(endpoints, 2 * MAX_ENDPOINTS)))[:MAX_ENDPOINTS]
+    found: list[Endpoint] = []
+    try:
+        found = list(islice(endpoints, 2 * MAX_ENDPOINTS))
+        return snapshot(found)[:MAX_ENDPOINTS]
+    except (AttributeError, TypeError):
+        if isinstance(endpoints, Iterable) and not isinstance(endpoints, str):
+            wrong = [one for one in found if not isinstance(one, Endpoint)]
+        else:
+            wrong = [endpoints]
+        if not wrong:
+            raise
+        raise ConfigError("endpoints", wrong[0], WANTED) from None
 
 
 def ordinal(host: str) -> int | None:

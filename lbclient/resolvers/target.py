@@ -1,8 +1,9 @@
 """Reads a target string: which scheme means which resolver, by gRPC's rules.
 
 The rules are github.com/grpc/grpc, doc/naming.md, and otherwise the behaviour of grpcio
-1.85.1. One rule is stricter: targets that grpcio accepts and then cannot use, with port
-0, port 70000 or an empty element, are rejected here.
+1.85.1. Two rules are stricter. Targets that grpcio accepts and then cannot use, with
+port 0, port 70000 or an empty element, are rejected here. So is an IPv6 address without
+brackets that ends like a port, as `::1:6101`: mostly it is meant for one.
 """
 
 import re
@@ -25,6 +26,10 @@ from lbclient.resolvers.static import Static
 # doc/naming.md: "If a port is not specified, 443 is used."
 DEFAULT_PORT = 443
 
+# Of a number behind an IPv6 address without brackets that is taken for a port. Ours:
+# fewer are seldom one of gRPC's, and often the end of an address.
+PORT_DIGITS = 4
+
 # The kernel's sun_path has 108 bytes, the last of them NUL.
 MAX_SOCKET_PATH = 107
 
@@ -38,6 +43,7 @@ PORT = re.compile("[0-9]{1,5}")
 PORT_NAME = re.compile("[0-9]+|[a-z0-9](?:[-a-z0-9]{0,13}[a-z0-9])?")
 
 FORM = "host:port, or a path where the scheme is file or unix"
+LIST = "ipv4:10.0.0.1:50051,10.0.0.2:50051"
 OWN_SCHEMES = ("file", "k8s", "srv")  # which gRPC does not know
 # Also in _TARGET of core/text.py, which hides passwords and may not import this.
 SOCKETS = ("unix", "unix-abstract")
@@ -69,6 +75,8 @@ def parse_target(target: str, *, resolve_interval: float, rng: Random) -> Target
     except ConfigError:
         if (shown := harmless(target)) != unquote(target):
             want = f"{FORM}, without user, password or options"
+            if re.search(r"[;|\s]", target):
+                want = f"{want}; commas separate the addresses of a list, as in {LIST}"
             raise ConfigError("target", shown, want) from None
         raise
 
@@ -162,9 +170,14 @@ def _split_port(target: str, text: str) -> tuple[str, int]:
         if not bracket or rest[:1] not in ("", ":") or not is_ip(host):
             raise ConfigError("target", target, f"[::1]:50051, not {brief(text)}")
         return host, _port(target, rest[1:]) if rest else DEFAULT_PORT
-    if text.count(":") == 1:
-        host, _, port = text.partition(":")
+    host, colon, port = text.rpartition(":")
+    if colon and ":" not in host:
         return host, _port(target, port)
+    if is_ip(host) and PORT.fullmatch(port) and len(port) >= PORT_DIGITS:
+        want = f"[{host}]:{port}, with brackets around the address"
+        if is_ip(text):
+            want = f"{want}, or [{text}]:{DEFAULT_PORT}"
+        raise ConfigError("target", target, want)
     return text, DEFAULT_PORT
 
 
@@ -187,7 +200,7 @@ def _check_name(target: str, host: str) -> None:
     if not sound or almost_an_ip or not re.fullmatch(r"[\w.-]+", host):
         want = "a name or an IP address"
         if "," in host:
-            want = f"{want}, or a list such as ipv4:10.0.0.1:50051,10.0.0.2:50051"
+            want = f"{want}, or a list such as {LIST}"
         raise ConfigError("target", target, f"{want}, not {brief(host)}")
 
 

@@ -29,7 +29,7 @@ from lbclient.core.quotas import customer
 from lbclient.core.statistics.registry import SERVERS
 from lbclient.grpc_seam.intake import with_queue
 from lbclient.server.loop_end import LoopEnd
-from lbclient.server.parts import Parts, checked
+from lbclient.server.parts import Parts, check_pool, checked
 from lbclient.server.quotas.cpu_timing import account
 from lbclient.server.report.health import HealthServices
 from lbclient.server.reporting_server import ReportingServer
@@ -61,6 +61,8 @@ class Server(ReportingServer, grpc.aio.Server):
     ) -> None:
         most = maximum_concurrent_rpcs
         config = checked(config, most)
+        if migration_thread_pool is not None:
+            check_pool("migration_thread_pool", migration_thread_pool)
         options = grpc_seam.option_pairs(options)
         has_slots = grpc_seam.has_slots(options)
         parts = Parts(

@@ -43,6 +43,15 @@ def checked(config: ServerConfig | None, most: int | None) -> ServerConfig:
     return config
 
 
+def check_pool(field: str, pool: object) -> None:
+    """Raises ConfigError for what can run no handler, which grpcio notices at the first
+    request."""
+    if not hasattr(pool, "submit"):
+        most = pool if type(pool) is int else 10
+        want = f"an executor, such as ThreadPoolExecutor(max_workers={most})"
+        raise ConfigError(field, pool, want)
+
+
 class Parts:
     """Builds the gate, the reporter and the sampler of a server, and knows where it is
     reached. Owned by the server, used on its loop's thread.

@@ -48,6 +48,11 @@ class LocalBackend:
         return f"{HOST}:{self._relay.port}"
 
     @property
+    def _has_started(self) -> bool:
+        """Whether it ever has: it then keeps its port."""
+        return self._relay.port > 0
+
+    @property
     def state(self) -> str:
         """One of "stopped", "frozen", "lame duck" and "serving"."""
         if self._server is None:
@@ -182,6 +187,9 @@ class LocalFleet:
     def __init__(
         self, register: Register, count: int = 3, *, config: ServerConfig | None = None
     ) -> None:
+        if not callable(register):
+            want = "a function that adds the service to a server, called for each one"
+            raise ConfigError("register", register, want)
         if type(count) is not int or not 1 <= count <= MOST_BACKENDS:
             raise ConfigError(
                 "count", count, f"a whole number from 1 to {MOST_BACKENDS}"
@@ -192,6 +200,9 @@ class LocalFleet:
 
     @property
     def target(self) -> str:
+        if not all(backend._has_started for backend in self._backends):
+            words = "the fleet has not started: `async with LocalFleet(...) as fleet:`"
+            raise RuntimeError(words)
         return "ipv4:" + ",".join(backend.address for backend in self._backends)
 
     def __len__(self) -> int:

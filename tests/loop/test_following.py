@@ -221,7 +221,7 @@ async def test_what_is_no_list_of_endpoints_is_told_though_it_came_in_a_burst(
     await fixture.run(5.0)
     assert fixture.taken == [ANSWER] * (BURST + 1)
     [complaint] = fixture.complaints
-    assert "TypeError" in complaint
+    assert "endpoints = 7: want a tuple of Endpoints" in complaint
 
 
 async def test_of_endpoints_without_end_some_are_taken(

@@ -48,10 +48,11 @@ async def test_a_handler_that_blocks_the_loop_is_named(
 ) -> None:
     async with hosting({METHOD: handler}) as hosted:
         if handler.response_streaming:
-            call: Any = hosted.channel.unary_stream(METHOD)(b"x")
-            assert [one async for one in call] == [b"x"]
+            streaming: Any = hosted.channel.unary_stream(METHOD)
+            assert [one async for one in streaming(b"x")] == [b"x"]
         else:
-            assert await hosted.channel.unary_unary(METHOD)(b"x") == b"x"
+            unary: Any = hosted.channel.unary_unary(METHOD)
+            assert await unary(b"x") == b"x"
         await eventually(lambda: lines_of(caplog))
     (line,) = lines_of(caplog)
     assert line.startswith(f"{METHOD} blocked the event loop for ")
@@ -66,7 +67,8 @@ async def test_a_handler_that_computes_is_not_told_of(
     methods = {computes: unary_unary(_computes), METHOD: unary_unary(_sleeps)}
     async with hosting(methods) as hosted:
         for path in (computes, METHOD):
-            assert await hosted.channel.unary_unary(path)(b"x") == b"x"
+            call: Any = hosted.channel.unary_unary(path)
+            assert await call(b"x") == b"x"
         await eventually(lambda: lines_of(caplog))
     (line,) = lines_of(caplog)
     assert line.startswith(f"{METHOD} blocked the event loop for ")

@@ -14,6 +14,12 @@ from lbclient.log import Log
 
 logger = Log(__name__)
 
+# Ours: a task may have ten times what it can do in its queue, hardly more.
+MOST_UTILIZATION = 10.0
+SHARE = (
+    "1.0 is to be all that the task can do, and 0.45 45 %; more than 1.0 is overload"
+)
+
 
 class UserSignals:
     """Calls the functions in `ServerConfig`, and counts those that fail. Owned by the
@@ -30,6 +36,7 @@ class UserSignals:
         self.failed: set[str] = set()  # of `signals`, when they were last read
         self.failures = 0
         self.complained: set[str] = set()  # of what
+        self._has_said = False  # that a utilization is no share
 
     def utilization(self, measured: float) -> float | None:
         """Returns the application's, or `measured` if that is larger or it fails.
@@ -39,6 +46,10 @@ class UserSignals:
         if self._utilization is None:
             return None
         own = self._ask("utilization", self._utilization, measured)
+        if own > MOST_UTILIZATION and not self._has_said:
+            self._has_said = True
+            words = "ServerConfig.utilization returned %g: is it in percent? %s"
+            logger.warning(words, own, SHARE, reason=f"returned {own:g}")
         return own if self._replaces else max(own, measured)
 
     def runnable(self) -> int | None:

@@ -25,7 +25,7 @@ from lbclient.core.protocols import Clock
 from lbclient.core.statistics.registry import SERVERS
 from lbclient.log import Log
 from lbclient.server.lame_duck import POLL_INTERVAL
-from lbclient.server.parts import Parts, checked
+from lbclient.server.parts import Parts, check_pool, checked
 from lbclient.server.report.health import HealthServices
 from lbclient.server.reporting_server import ReportingServer
 from lbclient.server.requests.handler import Handler
@@ -56,6 +56,7 @@ class SyncServer(ReportingServer, grpc.Server):
         most = maximum_concurrent_rpcs
         options = grpc_seam.option_pairs(options)
         config = checked(config, most)
+        check_pool("thread_pool", thread_pool)
         if config.adaptive_concurrency:
             logger.warning("adaptive_concurrency has no effect on a synchronous server")
             config = replace(config, adaptive_concurrency=False)
