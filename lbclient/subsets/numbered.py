@@ -60,7 +60,7 @@ class Numbering(NamedTuple):
     def __str__(self) -> str:
         if self.why_not:
             count = len(self.backends)
-            return f"{count} {_backends(count)} by place: {self.why_not}"
+            return f"{count} {_backends(count)} numbered by position: {self.why_not}"
         missing = self.backends.count(None)
         holes = f" ({missing} missing)" if missing else ""
         count = len(self.backends) - missing
@@ -68,14 +68,14 @@ class Numbering(NamedTuple):
 
 
 def number(endpoints: Endpoints) -> Numbering:
-    """Goes by task numbers if every endpoint has one, else by place.
+    """Goes by task numbers if every endpoint has one, else by position.
 
     Holes stay holes, so that a task that is missing moves nobody else.
 
     >>> str(number((Endpoint("b-0:1"), Endpoint("b-2:1"))))
     '2 numbered backends (1 missing)'
     >>> str(number((Endpoint("10.0.0.1:1"),)))
-    '1 backend by place: backends have no task numbers'
+    '1 backend numbered by position: backends have no task numbers'
     """
     tasks: dict[int, Endpoint] = {}
     spare: list[Endpoint] = []

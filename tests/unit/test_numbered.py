@@ -61,7 +61,9 @@ def test_auto_is_rocksteadier_where_both_sides_have_numbers() -> None:
 
 def test_one_backend_is_told_of_as_one() -> None:
     assert str(number(tasks(0))) == "1 numbered backend"
-    assert str(number(names("10.0.0.1:1"))).startswith("1 backend by place: ")
+    assert str(number(names("10.0.0.1:1"))).startswith(
+        "1 backend numbered by position: "
+    )
 
 
 def test_auto_is_rendezvous_where_backends_have_no_numbers() -> None:
@@ -131,7 +133,7 @@ def test_an_algorithm_that_is_named_goes_by_place_where_it_must(name: str) -> No
     assert places == list(ALGORITHMS[name](7, len(IPS), SIZE))
     assert subset_of.goes_by_place
     assert repr(subset_of).endswith(
-        "of 3 backends by place: backends have no task numbers"
+        "of 3 backends numbered by position: backends have no task numbers"
         "; each that comes or goes moves others"
     )
     subset_of(tasks(0, 1, 2))

@@ -140,12 +140,14 @@ async def test_an_algorithm_by_name_goes_by_place_and_warns_once_of_churn(
         ours = {by_place[n] for n in subset("ringsteady", 1, len(tasks), SIZE)}
         await eventually(lambda: ready(channel) == ours)
         resolver.tell(*unnumbered(tasks[1:]))
-        await eventually(lambda: "11 backends by place" in channel.statistics().subset)
+        await eventually(
+            lambda: "11 backends numbered by position" in channel.statistics().subset
+        )
     (warned,) = logged(caplog, logging.WARNING)
     assert warned == (
         "told: backends are numbered by position: "
         "ringsteady as client 1 (task_index=1) of 12"
-        " backends by place: backends have no task numbers"
+        " backends numbered by position: backends have no task numbers"
         "; each that comes or goes moves others"
     )
 

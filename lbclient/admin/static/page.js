@@ -394,7 +394,7 @@ class ChannelSection extends Section {
     const withheld = sum(channel.hedges_withheld);
     if (channel.hedges || withheld) facts.set("Hedges", `${count(channel.hedges)} sent, ${count(channel.hedges_won)} won; ${count(withheld)} withheld`);
     facts.set("Throttled here", count(channel.throttled), { kind: channel.throttle.some((one) => one.probability > 0) ? "warn" : "" });
-    facts.set("Beyond the subset", `${count(channel.replacements)} stand in, ${count(channel.draining)} draining`);
+    facts.set("Beyond the subset", `${count(channel.replacements)} replacements, ${count(channel.draining)} draining`);
     if (channel.ejections) facts.set("Ejected", `${count(channel.ejected)} backends now, ${count(channel.ejections)} so far`, { kind: channel.ejected ? "warn" : "" });
     if (channel.zones.length) facts.set("Zones", zones(channel), { wide: true });
     if (channel.spilled) facts.set("Picks outside the first zone or priority", count(channel.spilled));

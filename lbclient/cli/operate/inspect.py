@@ -309,7 +309,9 @@ def channel(now: Any, before: Any, elapsed: float) -> Iterator[str]:
         sent = f"{now['hedges']} sent, {now['hedges_won']} won; {withheld}"
         yield item("hedges", sent)
     yield from _sent(now, before)
-    standing = f"{now['replacements']} stand in, {now['draining']} draining"
+    standing = (
+        f"{count(now['replacements'], 'replacement')}, {now['draining']} draining"
+    )
     yield item("beyond the subset", standing)
     yield from _zones(now)
     if now["ejected"] or now["ejections"]:
