@@ -1,6 +1,8 @@
 """What blocks an event loop, with a thread whose readings a test makes up."""
 
+import asyncio
 import sys
+from threading import Lock
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,9 +16,11 @@ from lbclient.server.meters.blocked_loop import (
     MOST,
     PERIOD,
     LoopWatch,
+    LoopWatches,
     ThreadReading,
     read_thread,
 )
+from tests.waiting import eventually
 
 
 class Loop:
@@ -206,3 +210,30 @@ def test_a_thread_that_is_unknown_has_no_reading() -> None:
 
 def test_the_limits_fit_together() -> None:
     assert LATE < PERIOD < LONG < MOST
+
+
+async def test_a_forked_process_looks_by_a_thread_of_its_own() -> None:
+    """What a thread of the parent held as it forked would be held for ever."""
+    loops = LoopWatches()
+    loop = asyncio.get_running_loop()
+    before = loops.enter(loop, lambda frame: "")
+    first = loops._thread
+    loops._changing = Lock()
+    loops._changing.acquire()
+    loops._process = -1
+    after = loops.enter(loop, lambda frame: "")
+    assert after is not before
+    assert loops._thread is not first
+    for watch in (before, after):
+        loops.leave(watch)
+
+
+async def test_servers_of_one_loop_share_a_watch() -> None:
+    loops = LoopWatches()
+    loop = asyncio.get_running_loop()
+    first, second = (loops.enter(loop, lambda frame: "") for _ in range(2))
+    assert first is second
+    assert repr(first) == "<of 2 servers, not blocked>"
+    for watch in (first, second):
+        loops.leave(watch)
+    await eventually(lambda: repr(loops) == "<0 loops>")

@@ -198,6 +198,10 @@ class LoopWatches:
     with the process. Without any loop it only waits."""
 
     def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self._process = os.getpid()
         self._watches: dict[int, LoopWatch] = {}  # by the loop's id
         self._thread: threading.Thread | None = None
         self._has_some = threading.Event()
@@ -208,13 +212,15 @@ class LoopWatches:
     ) -> LoopWatch:
         """A server starts on its loop. `find_method` finds the method that is served
         in a stack."""
+        if self._process != os.getpid():
+            # A fork has neither the thread, nor whoever would release its locks.
+            self._begin()
         with self._changing:
             watch = self._watches.get(id(loop))
             if watch is None or not watch.is_of(loop):
                 watch = self._watches[id(loop)] = LoopWatch(loop, find_method)
             watch.users += 1
-            # A forked process has no threads but the one that forked.
-            if self._thread is None or not self._thread.is_alive():
+            if self._thread is None:
                 name = "lbclient-blocked-loop"
                 self._thread = threading.Thread(
                     target=self._run, name=name, daemon=True
