@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.matrix import COMBINATIONS, LEFT_OUT, SOME_GRPCIO
+from tests.matrix import COMBINATIONS, IN_CI, LEFT_OUT, SOME_GRPCIO
 
 FLOOR = COMBINATIONS[0]
 
@@ -44,6 +44,6 @@ def test_each_python_that_is_named_is_a_combination(project: Any) -> None:
     assert named <= {one.python for one in COMBINATIONS}
 
 
-def test_what_is_left_out_exists(root: Path) -> None:
-    paths = [f"tests/wire/test_{name}.py" for name in LEFT_OUT]
+def test_what_is_named_exists(root: Path) -> None:
+    paths = [f"tests/wire/test_{name}.py" for name in (*LEFT_OUT, *IN_CI)]
     assert [path for path in paths if not (root / path).exists()] == []
