@@ -114,7 +114,11 @@ class Reported:
         is_believed = state is None or self._believes(state)
         if state is not None and is_believed:
             has_report = report is not None
-            self._take(self._lifecycle.heard(state, has_report, self._clock(), reason))
+            self._take(
+                self._lifecycle.health_reported(
+                    state, has_report, self._clock(), reason
+                )
+            )
         if report is not None:
             self._load.observe(self._of_address(report), self._clock())
         return is_believed
@@ -162,7 +166,9 @@ class Reported:
         if self.is_shared():
             self._load.observe(self._of_address(report), now)
         elif report.state is TaskState.LAME_DUCK and sent_at >= self._condition.since:
-            self._take(self._lifecycle.told_by_answer(now))  # else of the task before
+            self._take(
+                self._lifecycle.lame_duck_in_trailer(now)
+            )  # else of the task before
 
     def _learn(self, report: LoadReport, sent_at: float, now: float) -> None:
         is_news = self.shared_address.observe(report, sent_at, now)
@@ -212,9 +218,9 @@ class Reported:
     ) -> None:
         """As `hear`; without a state nobody answers there."""
         if state is None:
-            self._take(self._lifecycle.not_told(self._clock()))
+            self._take(self._lifecycle.udp_unanswered(self._clock()))
         else:
-            self._take(self._lifecycle.told(state))
+            self._take(self._lifecycle.udp_answered(state))
         if report is not None:
             self._load.observe(report, self._clock())
 

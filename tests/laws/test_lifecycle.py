@@ -110,8 +110,8 @@ class LifecycleMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.life.link is Link.DOWN)
     @rule()
-    def cannot_connect(self) -> None:
-        self.take(self.life.cannot_connect("refused"))
+    def fail_to_connect(self) -> None:
+        self.take(self.life.connect_failed("refused"))
         assert self.life.state is State.REFUSING
 
     @precondition(lambda self: self.is_connected)
@@ -119,19 +119,21 @@ class LifecycleMachine(RuleBasedStateMachine):
     def lose(self, is_goaway: bool) -> None:
         self.is_connected = self.checking = self.speaks = self.looking = False
         self.is_unanswered = False
-        self.take(self.life.sent_goaway() if is_goaway else self.life.lost())
+        self.take(
+            self.life.goaway_received() if is_goaway else self.life.connection_lost()
+        )
 
     @rule(is_leaving=st.booleans())
     def the_resolver_tells_whether_it_leaves(self, is_leaving: bool) -> None:
         self.is_leaving = is_leaving
-        self.take(self.life.leaves(is_leaving), self.said)
+        self.take(self.life.resolver_said(is_leaving), self.said)
 
     @precondition(lambda self: self.is_connected)
     @rule(state=TASK_STATES, has_report=st.booleans())
     def hear(self, state: TaskState, has_report: bool) -> None:
         self.speaks, self.said, self.was_heard = has_report, state, True
         self.has_answered = True
-        self.take(self.life.heard(state, has_report, self.now), state)
+        self.take(self.life.health_reported(state, has_report, self.now), state)
         if has_report:
             self.reported_at = self.now
 
@@ -151,10 +153,10 @@ class LifecycleMachine(RuleBasedStateMachine):
     @rule(state=st.none() | TASK_STATES)
     def hear_by_udp(self, state: TaskState | None) -> None:
         if state is None:
-            self.take(self.life.not_told(self.now))
+            self.take(self.life.udp_unanswered(self.now))
             self.is_asked_by_udp = False
         else:
-            self.take(self.life.told(state))
+            self.take(self.life.udp_answered(state))
 
     @precondition(lambda self: self.looking)
     @rule(state=st.none() | TASK_STATES, is_there=st.booleans(), others=st.booleans())
@@ -162,15 +164,15 @@ class LifecycleMachine(RuleBasedStateMachine):
         self.looking = False
         is_away, was = self.life.is_away(), self.life.state
         if state is not None:
-            step = self.life.seen(state, self.now)
+            step = self.life.look_answered(state, self.now)
             if not is_away and step.order is Order.REPLACE:
                 assert self.is_unanswered, "it gave up a connection that answers"
             self.take(step)
         elif is_away:
-            self.take(self.life.not_seen("refused", self.now))
+            self.take(self.life.look_unanswered("refused", self.now))
             assert self.life.state is State.REFUSING
         else:
-            step = self.life.not_seen("refused", self.now, is_there, others)
+            step = self.life.look_unanswered("refused", self.now, is_there, others)
             assert step.order is None, "a new connection is no better"
             if is_there and not others and not self.has_answered:
                 # Who never answers a question may yet answer calls.
@@ -191,7 +193,12 @@ class LifecycleMachine(RuleBasedStateMachine):
         if state is not None:
             self.vouched_at, self.was_heard = self.now, True
             self.has_answered = True
-        step = self.life.trust.checked(state, self.now)
+        trust, now = self.life.trust, self.now
+        step = (
+            trust.check_unanswered(now)
+            if state is None
+            else trust.check_answered(state, now)
+        )
         if state is SERVING or step.state is not None:
             self.said = state  # else its health stream has spoken meanwhile
         self.take(step, state)
@@ -207,7 +214,7 @@ class LifecycleMachine(RuleBasedStateMachine):
     @rule(by_udp=st.booleans())
     def rest(self, by_udp: bool) -> None:
         was_away = self.life.is_away()
-        self.take(self.life.idle(300.0, self.now, by_udp))
+        self.take(self.life.became_idle(300.0, self.now, by_udp))
         if not was_away:
             self.is_asked_by_udp = by_udp and self.life.is_away()
 
@@ -222,8 +229,8 @@ class LifecycleMachine(RuleBasedStateMachine):
         was_ready = self.life.state is State.READY
         self.served += is_served
         for _ in range(MISSES - 1):
-            self.take(self.life.trust.missed_deadline(self.served, False, self.now))
-        self.take(self.life.trust.missed_deadline(self.served, has_others, self.now))
+            self.take(self.life.trust.deadline_missed(self.served, False, self.now))
+        self.take(self.life.trust.deadline_missed(self.served, has_others, self.now))
         is_early = self.now < self.vouched_at + INTERVAL
         stays = was_ready and (not has_others or is_early)
         assert (self.life.state is State.READY) is stays
@@ -270,11 +277,11 @@ class LifecycleMachine(RuleBasedStateMachine):
     def there_is_a_way_back_to_ready(self) -> None:
         """A new connection that says it serves, from wherever it is."""
         life = deepcopy(self.life)
-        steps = [life.leaves(False)]
-        steps += [life.wanted()] if life.is_away() else [life.lost()]
+        steps = [life.resolver_said(False)]
+        steps += [life.wanted()] if life.is_away() else [life.connection_lost()]
         steps += [
             life.connected(self.now, PATIENCE),
-            life.heard(SERVING, True, self.now),
+            life.health_reported(SERVING, True, self.now),
         ]
         assert steps[-1].state is State.READY or life.state is State.READY
 
@@ -291,7 +298,7 @@ def ready(seed: int = 7) -> Lifecycle:
     """One of ours, that said so at 0."""
     life = Lifecycle(INTERVAL, Random(seed))
     taking(life, life.connected(0.0, PATIENCE))
-    taking(life, life.heard(SERVING, True, 0.0))
+    taking(life, life.health_reported(SERVING, True, 0.0))
     assert life.state is State.READY
     return life
 
@@ -313,33 +320,35 @@ def test_one_that_stays_silent_is_given_up_for_a_new_connection() -> None:
 
 def test_a_lame_duck_that_went_away_is_ready_again_by_its_own_word_alone() -> None:
     life = ready()
-    step = taking(life, life.sent_goaway())
+    step = taking(life, life.goaway_received())
     assert (step.state, step.reason) == (State.LAME_DUCK, "it sent GOAWAY")
-    assert life.heard(SERVING, True, 1.0).state is None, "on the old connection"
+    assert life.health_reported(SERVING, True, 1.0).state is None, (
+        "on the old connection"
+    )
     assert taking(life, life.connected(0.0, PATIENCE)).state is None
-    assert taking(life, life.heard(SERVING, True, 1.0)).state is State.READY
+    assert taking(life, life.health_reported(SERVING, True, 1.0)).state is State.READY
 
 
 @given(seed=st.integers(0, 1000))
 def test_one_that_is_gone_is_looked_at_less_and_less_often(seed: int) -> None:
     life = ready(seed)
-    taking(life, life.idle(300.0, 0.0, by_udp=True))
+    taking(life, life.became_idle(300.0, 0.0, by_udp=True))
     assert life.due_at() is None
     now, period = 0.0, FIRST_LOOK
-    taking(life, life.not_told(now))
+    taking(life, life.udp_unanswered(now))
     due = life.due_at()
     assert due is not None
     assert due <= FIRST_LOOK
     for _ in range(10):
         now = due
         assert taking(life, life.tick(now, 0.0)).order is Order.LOOK
-        taking(life, life.not_seen("refused", now))
+        taking(life, life.look_unanswered("refused", now))
         due = life.due_at()
         assert due is not None
         assert period <= due - now <= period * (1 + LOOK_SPREAD)
         period = min(2 * period, LOOK_PERIOD)
     assert period == LOOK_PERIOD
-    step = taking(life, life.told(SERVING))
+    step = taking(life, life.udp_answered(SERVING))
     assert step.state is State.INACTIVE
     assert life.due_at() is None
 
@@ -348,8 +357,8 @@ def test_what_is_served_in_between_ends_a_row_of_missed_deadlines() -> None:
     life = ready()
     for served in range(3):
         for _ in range(MISSES - 1):
-            assert life.trust.missed_deadline(served, True, 0.0) == Step()
-    step = life.trust.missed_deadline(2, True, 0.0)
+            assert life.trust.deadline_missed(served, True, 0.0) == Step()
+    step = life.trust.deadline_missed(2, True, 0.0)
     assert step.state is State.CONNECTING
     assert step.reason == f"{MISSES} deadlines missed in a row"
 
@@ -357,32 +366,35 @@ def test_what_is_served_in_between_ends_a_row_of_missed_deadlines() -> None:
 def test_who_is_doubted_is_not_believed_until_it_answers() -> None:
     life = ready()
     for _ in range(MISSES):
-        taking(life, life.trust.missed_deadline(0, True, 0.0))
+        taking(life, life.trust.deadline_missed(0, True, 0.0))
     assert life.state is State.CONNECTING
-    assert life.heard(SERVING, True, 0.5) == Step()
-    assert taking(life, life.trust.checked(None, 1.0)).state is None
+    assert life.health_reported(SERVING, True, 0.5) == Step()
+    assert taking(life, life.trust.check_unanswered(1.0)).state is None
     assert taking(life, life.tick(1.0, 0.5)).order is Order.LOOK
-    assert taking(life, life.not_seen("no answer", 1.5, is_there=True)).state is None
+    assert (
+        taking(life, life.look_unanswered("no answer", 1.5, is_there=True)).state
+        is None
+    )
     assert taking(life, life.tick(1.0 + INTERVAL, 2.9)).order is None  # it spoke
     due = life.due_at()
     assert due is not None
     assert taking(life, life.tick(due, due)).order is Order.CHECK
-    assert taking(life, life.trust.checked(SERVING, due)).state is State.READY
+    assert taking(life, life.trust.check_answered(SERVING, due)).state is State.READY
 
 
 def test_who_leaves_by_the_resolver_s_word_is_a_lame_duck_whatever_it_says() -> None:
     life = ready()
-    step = taking(life, life.leaves(True))
+    step = taking(life, life.resolver_said(True))
     assert step == Step(State.LAME_DUCK, "the resolver says that it leaves")
-    assert taking(life, life.heard(SERVING, True, 1.0)) == Step()
-    assert taking(life, life.leaves(False)).state is State.READY
+    assert taking(life, life.health_reported(SERVING, True, 1.0)) == Step()
+    assert taking(life, life.resolver_said(False)).state is State.READY
 
 
 def test_a_lame_duck_by_its_own_word_stays_one_when_the_resolver_wants_it() -> None:
     life = ready()
-    taking(life, life.leaves(True))
-    taking(life, life.heard(TaskState.LAME_DUCK, True, 1.0))
-    assert taking(life, life.leaves(False)) == Step()
+    taking(life, life.resolver_said(True))
+    taking(life, life.health_reported(TaskState.LAME_DUCK, True, 1.0))
+    assert taking(life, life.resolver_said(False)) == Step()
     assert life.state is State.LAME_DUCK
 
 

@@ -11,12 +11,12 @@ TESTS = {
     "core/throttles/sparse_throttle.py": "unit/test_sparse_throttle"
     " laws/test_sparse_throttle",
     "core/throttles/throttling.py": "unit/test_throttling",
-    "core/backends/lifecycle.py": "unit/test_lifecycle laws/test_lifecycle"
-    " loop/test_balancer loop/test_health_watch",
+    "core/backends/lifecycle.py": "unit/test_lifecycle unit/test_lifecycle_table"
+    " laws/test_lifecycle loop/test_balancer loop/test_health_watch",
     "core/backends/connection_state.py": "unit/test_lifecycle laws/test_lifecycle"
     " loop/test_balancer loop/test_health_watch",
-    "core/backends/trust.py": "unit/test_lifecycle laws/test_lifecycle"
-    " loop/test_balancer loop/test_health_watch",
+    "core/backends/trust.py": "unit/test_lifecycle unit/test_lifecycle_table"
+    " laws/test_lifecycle loop/test_balancer loop/test_health_watch",
     "core/backends/looks.py": "unit/test_looks unit/test_lifecycle laws/test_lifecycle"
     " loop/test_balancer loop/test_health_watch",
     "core/backends/doubt.py": "unit/test_looks unit/test_lifecycle laws/test_lifecycle"

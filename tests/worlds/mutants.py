@@ -242,8 +242,8 @@ MUTANTS = [
     Mutant(
         "a silent backend is ready",
         "core/backends/lifecycle.py",
-        'return self.connection.enter(State.CONNECTING, f"silent for {silent:.1f} s")',
-        'return self.connection.enter(State.READY, f"silent for {silent:.1f} s")',
+        'return self.connection.enter(State.CONNECTING, f"silent for {seconds:.1f} s")',
+        'return self.connection.enter(State.READY, f"silent for {seconds:.1f} s")',
     ),
     Mutant(
         "connections are tried again without a pause",

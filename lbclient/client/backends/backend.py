@@ -153,7 +153,7 @@ class Backend:
     def set_leaving(self, is_leaving: bool) -> None:
         """Applies what the resolver says: the backend is about to leave, or is not any
         more."""
-        self._driver.take(self.lifecycle.leaves(is_leaving))
+        self._driver.take(self.lifecycle.resolver_said(is_leaving))
 
     def connect(self) -> None:
         """A call may come: connects if no connection was wanted until now."""
@@ -165,7 +165,7 @@ class Backend:
         now = self._context.clock()
         self._watch.hurry()
         served = self.load.counts[Verdict.SERVED]
-        self._driver.take(self.lifecycle.trust.missed_deadline(served, has_others, now))
+        self._driver.take(self.lifecycle.trust.deadline_missed(served, has_others, now))
 
     def look(self, now: float) -> None:
         """Reviews the calls on the backend: sets the interval of its reports, and has a
@@ -176,7 +176,7 @@ class Backend:
     def disconnect_idle(self, now: float) -> None:
         """Closes the connection, as nobody calls the backend."""
         idle, by_udp = now - self.attention.used_at, self.reported.udp_port > 0
-        self._driver.take(self.lifecycle.idle(idle, now, by_udp))
+        self._driver.take(self.lifecycle.became_idle(idle, now, by_udp))
 
     # --- what its lifecycle decides -------------------------------------------
 
@@ -236,7 +236,7 @@ class Backend:
             give_up(former, f"{self.endpoint.address}: {reason}")
         self._checks.cancel_orders()
         self._job.interrupt()
-        self._driver.take(self.lifecycle.lost())
+        self._driver.take(self.lifecycle.connection_lost())
 
     def _dial(self) -> grpc.aio.Channel:
         channel = lighten(self._context.dial(self._dialled))
@@ -284,7 +284,7 @@ class Backend:
             words = "its channel was closed"
             label, address = self._context.label, self.endpoint.address
             logger.about(logging.WARNING, words, channel=label, backend=address)
-            self._driver.take(self.lifecycle.lost())
+            self._driver.take(self.lifecycle.connection_lost())
 
     def _next_job(self) -> Coroutine[Any, Any, None]:
         context, driver, checks = self._context, self._driver, self._checks

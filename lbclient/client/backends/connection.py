@@ -75,7 +75,9 @@ class Connection:
                 job.cancel()
             await asyncio.wait(jobs)
         self._take(
-            self._lifecycle.sent_goaway() if said_goaway else self._lifecycle.lost()
+            self._lifecycle.goaway_received()
+            if said_goaway
+            else self._lifecycle.connection_lost()
         )
 
     # --- its making -----------------------------------------------------------
@@ -102,7 +104,7 @@ class Connection:
             ):
                 reason = await self._why_refused()
                 if channel.get_state() is not READY:
-                    self._take(self._lifecycle.cannot_connect(reason))
+                    self._take(self._lifecycle.connect_failed(reason))
                 continue
             await channel.wait_for_state_change(connectivity)
         took = min(clock() - began_at, LOOK_TIMEOUT)  # the loop may stand still

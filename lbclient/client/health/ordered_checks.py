@@ -93,13 +93,13 @@ class OrderedChecks:
             trust, now = self._lifecycle.trust, self._clock()
             if isinstance(health, Unanswered):
                 self._take(
-                    trust.ended_unseen(health.status, now, self._has_others(True))
+                    trust.check_refused(health.status, now, self._has_others(True))
                     if health.is_unseen
-                    else trust.checked(None, now)
+                    else trust.check_unanswered(now)
                 )
             else:
                 state, reason = self._reported.answered(health)
-                self._take(trust.checked(state, now, reason))
+                self._take(trust.check_answered(state, now, reason))
 
     # --- over another one -----------------------------------------------------
 
@@ -120,11 +120,13 @@ class OrderedChecks:
         if isinstance(health, Unanswered):
             has_others = self._has_others(is_there)
             why, status, _ = health
-            self._take(self._lifecycle.not_seen(why, now, is_there, has_others, status))
+            self._take(
+                self._lifecycle.look_unanswered(why, now, is_there, has_others, status)
+            )
             return
         is_away = self._lifecycle.is_away()
         state, reason = self._reported.believed(health)
-        self._take(self._lifecycle.seen(state, now, reason))
+        self._take(self._lifecycle.look_answered(state, now, reason))
         if is_away:
             self._reported.seen(health, now)
 

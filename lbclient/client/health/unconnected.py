@@ -36,7 +36,7 @@ class UnconnectedWatch:
             if self._reported.udp_port:
                 await self._ask_by_udp()
                 if self._asking is None:
-                    self._take(self._lifecycle.not_told(self._clock()))
+                    self._take(self._lifecycle.udp_unanswered(self._clock()))
             while True:
                 await self._checks.wait_for_look()
                 await self._checks.look()

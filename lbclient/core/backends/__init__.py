@@ -1,5 +1,5 @@
 """Which backends a client has, and in what state each is.
 
-Start with `pool`, which decides who is connected and ready, then `lifecycle`, the
-states of one backend; what changes them has modules of its own.
+Start with `pool`, which decides who is connected and ready, then `lifecycle`,
+whose docstring is the table of one backend's states: what changes them, and to which.
 """

@@ -39,9 +39,9 @@ class Order(Enum):
     REDIAL = "redial"  # replace a connection that may be dead
     # Replace a connection beside which a second one was answered: it may just be full.
     REPLACE = "replace"
-    CHECK = "check"  # check health over the connection; then call `checked`
-    # Check health over a new connection, which is then closed; then call `seen` or
-    # `not_seen`. Also while there is a connection.
+    CHECK = "check"  # check health over the connection
+    # Check health over a new connection, which is then closed. Also while there is a
+    # connection.
     LOOK = "look"
 
 
@@ -66,8 +66,10 @@ class ConnectionState:
     `has_answered`: the backend answered a health check, on this connection or the last
     one. `is_wanted`: a call waits for it, and it has not failed yet.
     `is_expected_back`: it sent GOAWAY, and has said nothing on a new connection.
-    `ended` counts connections that ended, by GOAWAY or otherwise. `expires_at` is when
-    a state that was learned from a response to a call expires; None: never.
+    `is_leaving`: the resolver says that it leaves; without that, its state would be
+    `state_if_staying`. `ended` counts connections that ended, by GOAWAY or otherwise.
+    `expires_at` is when a state that was learned from a response to a call expires;
+    None: never.
     """
 
     def __init__(self, interval: float, rng: Random) -> None:
@@ -82,8 +84,8 @@ class ConnectionState:
         self.checks = Checks(interval)
         self.looks = Looks(rng)
         self.calls = CallAnswers()
-        self._is_leaving = False
-        self._state_if_staying = State.CONNECTING  # without the resolver's word
+        self.is_leaving = False
+        self.state_if_staying = State.CONNECTING
 
     def due_at(self) -> float | None:
         """When time alone brings something about; None: never."""
@@ -114,10 +116,6 @@ class ConnectionState:
         self.looks.put_off()
         self.calls.heard(now)
 
-    def answered(self) -> None:
-        """Notes that the backend answered a health check."""
-        self.has_answered = True
-
     def expect_nothing(self) -> None:
         """The backend was heard, or has failed: nobody waits for it in particular."""
         self.is_wanted = self.is_expected_back = False
@@ -126,25 +124,12 @@ class ConnectionState:
 
     def enter(self, state: State, reason: str, order: Order | None = None) -> Step:
         """The step to a state, as far as it is another one and the resolver allows."""
-        self._state_if_staying = state
-        if self._is_leaving and state in WELL:
+        self.state_if_staying = state
+        if self.is_leaving and state in WELL:
             state, reason = State.LAME_DUCK, "the resolver says that it leaves"
         if state is self.state:
             return Step(order=order)
         return Step(state, reason, order)
-
-    def leaves(self, is_leaving: bool) -> Step:
-        """Sets whether the resolver says that the backend is about to leave. The
-        resolver knows before the task does: a leaving backend is a lame duck, even if
-        the task says that it serves."""
-        if is_leaving is self._is_leaving:
-            return NOTHING
-        self._is_leaving = is_leaving
-        if is_leaving:
-            return self.enter(self.state, self.state.value)
-        if self.state is not State.LAME_DUCK:
-            return NOTHING
-        return self.enter(self._state_if_staying, "the resolver wants it back")
 
     def __repr__(self) -> str:
         return f"<{self.state.value}, {self.link.value}>"

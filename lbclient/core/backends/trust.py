@@ -46,7 +46,7 @@ class Trust:
 
     # --- what raises a doubt --------------------------------------------------
 
-    def missed_deadline(self, served: int, has_others: bool, now: float) -> Step:
+    def deadline_missed(self, served: int, has_others: bool, now: float) -> Step:
         """A call ended so; `served` counts all that it ever served. Who has no others
         to send calls to is as well off with this one, which is asked all the same."""
         known = self._connection
@@ -98,7 +98,7 @@ class Trust:
         )
         return Step(order=Order.CHECK)
 
-    def unheard(self, now: float, may_others_answer: bool) -> Step:
+    def stream_ended_unheard(self, now: float, may_others_answer: bool) -> Step:
         """A health stream ended without a word over a connection that lives, with a
         status as of a proxy. A new connection is asked without delay if all others are
         away or refuse health checks, too: then calls wait for nothing but this."""
@@ -112,15 +112,13 @@ class Trust:
 
     # --- a CHECK --------------------------------------------------------------
 
-    def checked(self, state: TaskState | None, now: float, reason: str = "") -> Step:
-        """The answer to a CHECK; None: there was none. `reason` as in `heard`."""
+    def check_answered(self, state: TaskState, now: float, reason: str = "") -> Step:
+        """A CHECK had an answer. `reason` is as in `health_reported`."""
         known, checks = self._connection, self._connection.checks
         doubt = checks.doubt
         if known.link is not Link.UP:
             return NOTHING
-        if state is None:
-            return self._not_answered(now)
-        known.answered()
+        known.has_answered = True
         self._trusted_until = now + self._interval
         said = f"asked, {reason or it_says(state)}"
         if doubt is Doubt.NONE:
@@ -137,18 +135,18 @@ class Trust:
             return NOTHING  # it lives; how it is it tells by its health stream
         return known.enter(STATE_OF_TASK[state], said)
 
-    def _not_answered(self, now: float) -> Step:
-        """A CHECK was not: it comes again, and a LOOK before that."""
+    def check_unanswered(self, now: float) -> Step:
+        """A CHECK had no answer: it comes again, and a LOOK before that."""
         checks = self._connection.checks
-        if checks.doubt is Doubt.NONE:
+        if self._connection.link is not Link.UP or checks.doubt is Doubt.NONE:
             return NOTHING
         checks.not_answered(now)
         self._connection.looks.at_once(now)
         return self._still_out(f"{checks.cause}; a health check is not answered")
 
-    def ended_unseen(self, status: str, now: float, has_others: bool) -> Step:
+    def check_refused(self, status: str, now: float, has_others: bool) -> Step:
         """The server's core ended a CHECK: the connection lives, and no LOOK is needed.
-        `has_others` as in `not_seen`."""
+        `has_others` is as in `look_unanswered`."""
         checks = self._connection.checks
         if self._connection.link is not Link.UP or checks.doubt is Doubt.NONE:
             return NOTHING
@@ -157,29 +155,34 @@ class Trust:
 
     # --- a LOOK ---------------------------------------------------------------
 
-    def looked_beside(
-        self, why: str, now: float, is_there: bool, has_others: bool, status: str = ""
+    def look_answered(self) -> Step:
+        """A second connection has an answer: the first one is not worth waiting for."""
+        known, checks = self._connection, self._connection.checks
+        if known.looks.end() is None or not checks.is_unanswered:
+            return NOTHING  # it was heard meanwhile
+        reason = f"{checks.cause}; a second connection is answered"
+        known.move(Link.DOWN)
+        step = known.enter(State.CONNECTING, reason, Order.REPLACE)
+        return step._replace(reason=reason)
+
+    def look_unanswered(
+        self, why: str, now: float, is_there: bool, has_others: bool, status: str
     ) -> Step:
-        """A LOOK beside the connection had an answer, or not: '', or `why` not."""
+        """A second connection has no answer, either. The arguments are as in
+        `Lifecycle.look_unanswered`."""
         known, checks = self._connection, self._connection.checks
         began_at = known.looks.end()
         if began_at is None or not checks.is_unanswered:
             return NOTHING  # it was heard meanwhile
-        cause, doubt = checks.cause, checks.doubt
-        if not why:
-            known.move(Link.DOWN)
-            reason = f"{cause}; a second connection is answered"
-            step = known.enter(State.CONNECTING, reason, Order.REPLACE)
-            return step._replace(reason=reason)
         known.looks.again(began_at, now, is_there)
         if is_there:
             return self._is_busy(now, has_others, status)
         if known.state is State.READY and not has_others:
             return NOTHING
-        if doubt is Doubt.CALLS_UNANSWERED:
-            checks.begin(Doubt.EXCLUDED, cause)
+        if checks.doubt is Doubt.CALLS_UNANSWERED:
+            checks.begin(Doubt.EXCLUDED, checks.cause)
         known.expect_nothing()
-        return known.enter(State.REFUSING, f"{cause}; {why}")
+        return known.enter(State.REFUSING, f"{checks.cause}; {why}")
 
     def _is_busy(self, now: float, has_others: bool, status: str) -> Step:
         """Its connection lives, and no health check is answered."""
