@@ -290,6 +290,27 @@ def test_a_connection_whose_calls_are_not_answered_is_replaced_by_one_that_answe
     assert (step.state, step.order) == (State.CONNECTING, Order.REPLACE)
 
 
+def test_who_was_heard_during_the_look_is_not_out_as_that_was_not_answered(
+    stranger: Lifecycle,
+) -> None:
+    ring(stranger)
+    take(stranger, stranger.trust.check_unanswered(6.0))
+    ring(stranger)
+    take(stranger, stranger.health_reported(SERVING, False, 7.0))
+    assert stranger.look_unanswered("cannot connect", 8.0) == Step()
+    assert stranger.due_at() is None
+
+
+def test_a_look_that_was_answered_without_a_connection_is_an_answer(
+    stranger: Lifecycle,
+) -> None:
+    take(stranger, stranger.health_reported(SERVING, False, 0.0))
+    away(stranger, 1.0)
+    stranger.connection.has_answered = False
+    take(stranger, stranger.look_answered(SERVING, 2.0))
+    assert stranger.answers_checks()
+
+
 def test_an_answer_during_the_look_ends_the_doubt(stranger: Lifecycle) -> None:
     now = quiet(stranger)
     assert stranger.trust.look_at_calls(1, 1, now + 0.1) == Step()

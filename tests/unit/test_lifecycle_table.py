@@ -192,6 +192,9 @@ EVENTS: dict[tuple[str, str], Happens] = {
 }
 """How each event happens, where its condition holds."""
 
+ANSWERS = {"health_reported", "check_answered", "udp_answered"}
+"""Those that prove that the backend answers health checks."""
+
 ONLY_UP = {"fell_silent", "stayed_silent", "trailer_expired"}
 """Events of time alone: what they wait for is forgotten with a connection."""
 
@@ -236,6 +239,10 @@ def test_the_code_does_what_the_table_says(event: str, when: str) -> None:
                 assert (step.state or state, life.link) == after, (before, told)
                 order = None if row is None or row.order == "-" else Order[row.order]
                 assert step.order is order, (before, told)
+                if row is None:
+                    assert life.connection.looks.due_at is None, before
+                elif event in ANSWERS:
+                    assert life.answers_checks()
 
 
 @pytest.mark.parametrize(("event", "when"), EVENTS)
