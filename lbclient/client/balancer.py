@@ -225,7 +225,7 @@ class Balancer:
             first = backend.load.first_message or backend.load.latency
             learned = learned._replace(latency=first)
         if learned.verdict is FAILED or learned.verdict is REJECTED:
-            backend.condition.call_failed(code, now)
+            backend.condition.last_failure = code, now
         backend.load.finish(learned, now)
         self.counters.attempt_over(attempt.counts, code, outcome.latency, then)
         if (observed := attempt.observed) is not None:

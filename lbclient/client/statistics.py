@@ -109,9 +109,9 @@ def ejections(
 def last_error(backend: "Backend", now: float) -> tuple[str, float | None]:
     """What it was, and how long ago."""
     condition = backend.condition
-    if condition.failed_with and condition.failed_at >= condition.troubled_at:
-        name = STATUS_OF_NUMBER[condition.failed_with].name
-        return f"a call ended with {name}", now - condition.failed_at
+    code, failed_at = condition.last_failure
+    if code and failed_at >= condition.troubled_at:
+        return f"a call ended with {STATUS_OF_NUMBER[code].name}", now - failed_at
     if condition.trouble:
         return condition.trouble, now - condition.troubled_at
     return "", None

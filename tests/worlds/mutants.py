@@ -20,37 +20,37 @@ MUTANTS = [
     # --- the state of calls
     Mutant(
         "an expired call stays in the queue",
-        "client/calls/wrapped.py",
+        "client/calls/waiting.py",
         "        balancer.pending.leave(self)\n        waited",
         "        waited",
     ),
     Mutant(
         "a cancelled call stays in the queue",
-        "client/calls/wrapped.py",
+        "client/calls/sending.py",
         "        self._balancer.pending.leave(self)\n        was_sent",
         "        was_sent",
     ),
     Mutant(
         "the timer of a wait is not ended by its end",
-        "client/calls/wrapped.py",
+        "client/calls/waiting.py",
         "            if timer is not None:\n                timer.cancel()",
         "            pass",
     ),
     Mutant(
         "a waiting call has no deadline",
-        "client/calls/wrapped.py",
+        "client/calls/waiting.py",
         "        if self._deadline is not None and self._error is None:",
         "        if False:",
     ),
     Mutant(
         "a wrapped call is done before its attempt is",
-        "client/calls/wrapped.py",
+        "client/calls/sending.py",
         "            return self._attempt_end.has_come\n",
         "            return True\n",
     ),
     Mutant(
         "a call that was given up is told CancelledError",
-        "client/calls/wrapped.py",
+        "client/calls/sending.py",
         "        if not cause_of(inner):\n            return False\n"
         "        if cancellations() > before:\n            self.cancel()  #",
         "        if True:\n            return False\n"
@@ -76,7 +76,7 @@ MUTANTS = [
     ),
     Mutant(
         "a failed write takes the place of the status",
-        "client/calls/wrapped.py",
+        "client/calls/sending.py",
         "        if call is not None and call.streams_requests:",
         "        if False:",
     ),
@@ -119,7 +119,7 @@ MUTANTS = [
     ),
     Mutant(
         "a cancelled wait is not counted",
-        "client/calls/wrapped.py",
+        "client/calls/sending.py",
         "self._balancer.call_ends.count(\n            grpc.StatusCode.CANCELLED",
         "(lambda *_: None)(\n            grpc.StatusCode.CANCELLED",
     ),
@@ -138,7 +138,7 @@ MUTANTS = [
     # --- retries
     Mutant(
         "nothing that failed was sent",
-        "client/calls/attempts.py",
+        "client/calls/attempt_outcome.py",
         "    return not was_not_sent(call, backend.channel, backend.tells_refusals())",
         "    return False",
     ),

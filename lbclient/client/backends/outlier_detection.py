@@ -64,7 +64,7 @@ class OutlierDetection:
             self._wants_another()
         learned, owed = compared(outcome, judgement, backend.load)
         if judgement.is_doubtful:
-            backend.condition.call_failed(code, now)
+            backend.condition.last_failure = code, now
         if owed:
             backend.load.owe(owed, now)
         return learned

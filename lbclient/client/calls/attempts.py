@@ -14,6 +14,7 @@ import grpc
 from lbclient import wire
 from lbclient.client.calls import call_throttling
 from lbclient.client.calls.attempt import Attempt, new_attempt
+from lbclient.client.calls.attempt_outcome import outcome_of_failed, was_sent
 from lbclient.client.calls.history import Failed, ended_streams, has_failed, last_words
 from lbclient.client.calls.request_stream import Requests
 from lbclient.client.recent_picks import ANOTHER
@@ -27,17 +28,12 @@ from lbclient.core.retries.retry import Decision, Failure, Retry
 from lbclient.core.routing.next_backend import two_others
 from lbclient.grpc_seam import (
     CANCELLED,
-    DEADLINE_EXCEEDED,
     UNAVAILABLE,
     Trailers,
-    cause_of,
     error_of,
     has_begun,
     is_ready,
     tell,
-    time_left,
-    was_ended_there,
-    was_not_sent,
 )
 from lbclient.log import Log
 from lbclient.wire import ATTEMPT_KEY, CRITICALITY_KEY, propagation
@@ -125,8 +121,8 @@ class Attempts:
         self._method: Method | None = method  # None: the call is over
         self._is_first_left = False  # its hedge has failed before it
         self._was_declined = False
-        # What the end of one of two attempts says, until the attempt is settled.
-        self._heard: tuple[Ending, Outcome] | None = None
+        # Of one of two attempts that is over, until it is settled.
+        self._known_outcome: tuple[Ending, Outcome] | None = None
 
     def start(
         self,
@@ -237,15 +233,17 @@ class Attempts:
         now = balancer.clock()
         is_decided = not code
         if code:
-            ending, outcome = self._heard = heard(attempt, call, code, trailers, now)
+            ending, outcome = self._known_outcome = outcome_of_failed(
+                attempt, call, code, trailers, now
+            )
             is_answer = outcome.is_answer and outcome.verdict is SERVED
             is_decided = not ending.may_be_retried() and (is_answer or not is_hedge)
         if is_committed:
             is_decided = not is_hedge
         if is_decided:
             return False
-        known, self._heard = self._heard, None
-        _, outcome = known or heard(attempt, call, code, trailers, now)
+        known, self._known_outcome = self._known_outcome, None
+        _, outcome = known or outcome_of_failed(attempt, call, code, trailers, now)
         balancer.settle(attempt, outcome, code, LEFT_TO_OTHER, now)
         if outcome.verdict is REJECTED and outcome.refusal is not Refusal.QUOTA:
             balancer.counters.attempt_refused(int(is_hedge))
@@ -325,8 +323,8 @@ class Attempts:
         None where nothing is to decide; else it is remembered.
         """
         is_other = self.has_other(attempt.backend)
-        known, self._heard = self._heard, None
-        ending, outcome = known or heard(attempt, call, code, trailers, now)
+        known, self._known_outcome = self._known_outcome, None
+        ending, outcome = known or outcome_of_failed(attempt, call, code, trailers, now)
         if not (may_go_on and ending.may_be_retried()):
             return outcome, None
         assert self._method is not None
@@ -476,63 +474,3 @@ def _numbered(metadata: Any, attempt: int) -> grpc.aio.Metadata:
     """The caller's metadata, which stays as it is, and the number of the attempt."""
     pairs = [pair for pair in metadata or () if pair[0] != ATTEMPT_KEY]
     return grpc.aio.Metadata(*pairs, (ATTEMPT_KEY, str(attempt)))
-
-
-def heard(
-    attempt: Attempt, call: Any, code: int, trailers: Trailers, now: float
-) -> tuple[Ending, Outcome]:
-    """How an attempt failed and what that teaches: its trailers are read here, once."""
-    ending = wire.read_trailers(code, trailers)
-    if code == CANCELLED and was_cut_off(attempt, call, trailers):
-        ending = ending._replace(is_cut_off=True)
-    outcome = ending.outcome(now - attempt.sent_at)
-    if outcome.is_answer and not was_answered(attempt, call, code, trailers):
-        outcome = outcome._replace(is_answer=False)
-    return ending, outcome
-
-
-def was_cut_off(attempt: Attempt, call: Any, trailers: Trailers) -> bool:
-    """Whether a call that is CANCELLED was ended by a task that has too much.
-
-    It may have been executed, as far as anybody can tell. What a handler of ours says
-    comes with trailers; of other servers nothing is known.
-    """
-    return attempt.backend.reported.is_ours and not trailers and was_ended_there(call)
-
-
-def was_sent(attempt: Attempt, call: Any) -> bool:
-    """Whether a backend may have taken a call of which none has spoken."""
-    backend = attempt.backend
-    return not was_not_sent(call, backend.channel, backend.tells_refusals())
-
-
-def was_answered(attempt: Attempt, call: Any, code: int, trailers: Trailers) -> bool:
-    """Whether a call that failed has its status from the backend, not from this side.
-
-    What a caller gives up, or its deadline ends, or ends with its connection, was not
-    answered.
-    """
-    if cause_of(call):
-        return False
-    if code == CANCELLED:
-        return was_ended_there(call)
-    if code == DEADLINE_EXCEEDED:
-        left = time_left(call)
-        return left is None or left > 0.0
-    if code == UNAVAILABLE:
-        if not is_ready(attempt.backend.channel):
-            return False
-        return bool(trailers) or was_sent(attempt, call)
-    return True
-
-
-def settle_orphan(
-    balancer: "Balancer", attempt: Attempt, call: Any, code: int, trailers: Trailers
-) -> None:
-    """Settles an attempt that ended after its call was dropped, and so is the last."""
-    if not code:
-        balancer.settle_served(attempt, wire.find_report(trailers))
-        return
-    now = balancer.clock()
-    _, outcome = heard(attempt, call, code, trailers, now)
-    balancer.settle(attempt, outcome, code, None, now)

@@ -19,8 +19,9 @@ from weakref import ref
 from lbclient.client.backends.backend import Backend
 from lbclient.client.calls.attempt import Attempt
 from lbclient.client.calls.attempts import Attempts, Next
+from lbclient.client.calls.sending import AttemptEnd, SendingCall
 from lbclient.client.calls.streams import UnaryStreamCall
-from lbclient.client.calls.wrapped import AttemptEnd, Call, UnaryUnaryCall
+from lbclient.client.calls.wrapped import Call, UnaryUnaryCall
 from lbclient.core.retries.hedging import HedgedMethod
 from lbclient.grpc_seam import Trailers, cancel_loser, final_status
 
@@ -173,14 +174,14 @@ class _Hedged(Call):
         return super().cancel()
 
 
-def _delay_over(find: Callable[[], Call | None]) -> None:
+def _delay_over(find: Callable[[], SendingCall | None]) -> None:
     call = find()
     if isinstance(call, _Hedged):
         call.delay_over()
 
 
 def _leave_to_other_of(
-    find: Callable[[], Call | None], attempts: Attempts
+    find: Callable[[], SendingCall | None], attempts: Attempts
 ) -> Callable[[AttemptEnd, Any, int, Trailers], bool]:
     def leave(end: AttemptEnd, inner: Any, code: int, trailers: Trailers) -> bool:
         call = find()

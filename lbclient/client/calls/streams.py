@@ -12,7 +12,8 @@ from typing import Any
 
 import grpc
 
-from lbclient.client.calls.wrapped import Call, UnaryResponse
+from lbclient.client.calls.sending import SendingCall, UnaryResponse
+from lbclient.client.calls.wrapped import Call
 from lbclient.grpc_seam import (
     Writable,
     is_interrupted,
@@ -34,7 +35,7 @@ class _StreamResponse(Call):
             raise grpc.aio.UsageError(MIXED_DETAILS)
         self._style = style
 
-    def _finder(self) -> Callable[[], Call | None]:
+    def _finder(self) -> Callable[[], SendingCall | None]:
         return weakref.ref(self)
 
     def __aiter__(self) -> AsyncIterator[Any]:
@@ -172,7 +173,7 @@ class StreamUnaryCall(
 ):
     """Runs to its end when dropped, unless it waits for writes that cannot come."""
 
-    def _finder(self) -> Callable[[], Call | None]:
+    def _finder(self) -> Callable[[], SendingCall | None]:
         # Weakly as long as it is written to: else it would keep itself.
         return weakref.ref(self) if self.attempts.requests is None else self._itself
 

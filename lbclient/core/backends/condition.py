@@ -5,16 +5,15 @@ from lbclient.core.model import State
 
 
 class Condition:
-    """Keeps a backend's state, its reason and its last trouble, for display. Owned by a
-    backend. Others read its fields; only its methods write them.
+    """Keeps the reason of a backend's state and its last trouble, for display. Owned by
+    a backend. Others read its fields; only its methods write them, but `last_failure`.
 
-    `trouble` is why the connection was last lost. `failed_with` is the number of the
-    last status that counts against the backend; 0: none.
+    `trouble` is why the connection was last lost. `last_failure` is the number of the
+    last status that counts against the backend, and when a call ended with it; 0: none.
     """
 
     __slots__ = (
-        "failed_at",
-        "failed_with",
+        "last_failure",
         "reason",
         "since",
         "trouble",
@@ -26,8 +25,7 @@ class Condition:
         self.since = now
         self.trouble = ""
         self.troubled_at = 0.0
-        self.failed_with = 0
-        self.failed_at = 0.0
+        self.last_failure = (0, 0.0)
 
     def changed(self, state: State, reason: str, now: float) -> None:
         """The backend is in another state."""
@@ -40,10 +38,6 @@ class Condition:
         is_news = reason != self.reason
         self.reason = reason
         return is_news
-
-    def call_failed(self, code: int, now: float) -> None:
-        """A call ended with this status, which is held against the backend."""
-        self.failed_with, self.failed_at = code, now
 
     def __repr__(self) -> str:
         return f"<{self.reason!r} since {self.since:.1f}>"
