@@ -38,9 +38,6 @@ class CheckTurns:
         self._stalled_at = -inf
         self._pause = 0.0
 
-    def begin(self, interval: float) -> None:
-        self.every = interval
-
     def ask_every(self, interval: float) -> None:
         """Sets the interval of checks of a server that is not ours. The next one comes
         at once if that is more often than before."""

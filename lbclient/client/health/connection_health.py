@@ -64,25 +64,18 @@ class ConnectionHealth:
         self.floor = 0.0
         self.has_load = Flag()
         self._tell = tell
-        self._is_shared = is_shared
+        self.is_shared = is_shared
         self._refusals = refusals
         self._tasks_skipped = 0  # in a row, as they did not serve
         # States held back until the first check is answered; None: states are told at
         # once.
         self._held: list[tuple[TaskState, str]] | None = None
 
-    def is_shared(self) -> bool:
-        return self._is_shared()
-
     # --- by a server of ours --------------------------------------------------
-
-    def note_ours(self) -> None:
-        """Notes that the server spoke as ours do."""
-        self.is_ours = True
 
     def take_health(self, health: wire.Health) -> None:
         """State and report together, by a stream. Raises TaskNotServing."""
-        self.note_ours()
+        self.is_ours = True
         self.udp_port, self.floor = health.udp_port, health.report_floor
         self.clients, self.cost_rise = health.clients, health.cost_rise
         self.workers = health.workers
@@ -116,17 +109,13 @@ class ConnectionHealth:
 
     # --- by any server --------------------------------------------------------
 
-    def note_other(self) -> None:
-        """Notes that the server has no health service of ours."""
-        self.is_other = True
-
     def take_answer(self, answer: wire.Health | NoState, reason: str = "") -> bool:
         """Tells the answer to a check; returns whether it is believed. `reason` is for
         a server of others that serves."""
         if isinstance(answer, NoState):
             return self._take_no_state(answer)
         if answer.is_own and answer.report is not None:
-            self.note_ours()
+            self.is_ours = True
         is_plain = self.is_ours or answer.state is not SERVING
         return self.learn(answer, "" if is_plain else reason)
 
@@ -166,7 +155,7 @@ class ConnectionHealth:
             self.state = state
         if state is SERVING:
             self._tasks_skipped = 0
-        elif self._is_shared():
+        elif self.is_shared():
             raise TaskNotServing  # believed or not: another one may serve
 
     # --- states that are held back --------------------------------------------

@@ -37,7 +37,7 @@ NO_ROOM = "it answers, and has no room for a health stream"
 
 class StreamChecks:
     """Sends unary health checks, and ends health streams that block them. Owned by a
-    health watch. `has_ended_streams`: since `begin`, a stream was ended because it
+    health watch, which clears `has_ended_streams`: a stream was ended because it
     blocked a check. `patience` adapts the timeout of checks beside streams."""
 
     def __init__(
@@ -62,9 +62,6 @@ class StreamChecks:
         self._owes_nothing = owes_nothing
         self._backoff = backoff
 
-    def begin(self) -> None:
-        self.has_ended_streams = False
-
     async def wait_turn(self) -> None:
         """Returns when the backend may be asked."""
         await self._backoff.wait_turn()
@@ -80,7 +77,7 @@ class StreamChecks:
         logger.debug("refused: %s", refusal, reason=refusal)
         report = refusal.report
         if report is not None and report.state is not None:
-            self._health.note_ours()
+            self._health.is_ours = True
             health = wire.Health(report.state, report)
         else:
             state, backoff = self._health.state, self._backoff

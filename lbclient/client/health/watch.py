@@ -77,8 +77,8 @@ class HealthWatch:
         asked as often.
         """
         health, checks = self.health, self._checks
-        self.turns.begin(interval)
-        checks.begin()
+        self.turns.every = interval
+        checks.has_ended_streams = False
         if self._kind == "off":
             health.assume_serving(SWITCHED_OFF)
             await asyncio.Event().wait()
@@ -92,7 +92,7 @@ class HealthWatch:
         except NotOfferedError:
             is_other = True
         if is_other:
-            health.note_other()
+            health.is_other = True
             # Not above: as long as an error is handled its frames keep the call, which
             # keeps the connection open.
             checks.patience.start(loop.time() - began_at, pause)
