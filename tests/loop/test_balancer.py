@@ -22,7 +22,7 @@ from lbclient.core.backends.looks import FIRST_LOOK, LOOK_PERIOD, LOOK_SPREAD
 from lbclient.core.backends.silence import UNREAD
 from lbclient.core.criticality import Criticality
 from lbclient.core.model import State
-from lbclient.core.outliers.standing import PATIENCE
+from lbclient.core.outliers.answer_record import PATIENCE
 from lbclient.core.retries.retry import ATTEMPTS, BURST, RATIO
 from lbclient.metrics import samples
 from lbclient.testing.virtual_loop import VirtualLoop

@@ -30,7 +30,7 @@ TESTS = {
     " loop/test_worker_endpoints loop/test_balancer",
     "core/outliers/outliers.py": "unit/test_outliers laws/test_outliers"
     " unit/test_method_latencies",
-    "core/outliers/standing.py": "unit/test_outliers laws/test_outliers"
+    "core/outliers/answer_record.py": "unit/test_outliers laws/test_outliers"
     " unit/test_method_latencies",
     "core/overload/admission.py": "unit/test_admission laws/test_admission"
     " unit/test_gate unit/test_overload_signals",

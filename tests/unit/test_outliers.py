@@ -7,10 +7,10 @@ import pytest
 from lbclient.core.backends.pool import Limits, Pool
 from lbclient.core.load import Load
 from lbclient.core.model import Endpoint, Outcome, State, Verdict
+from lbclient.core.outliers.answer_record import PATIENCE, AnswerRecord
 from lbclient.core.outliers.method_outliers import TRIALS
 from lbclient.core.outliers.outlier_judgement import Judgement, compared
 from lbclient.core.outliers.outliers import METHODS, QUIET, REVIEW, UNUSED, Outliers
-from lbclient.core.outliers.standing import PATIENCE, Standing
 from lbclient.pickers import RoundRobin
 from lbclient.testing import FakeNode
 
@@ -243,7 +243,7 @@ def test_one_that_flaps_must_do_well_more_often_and_is_tried_less_often() -> Non
     balancer.eject()
     balancer.trial_after()
     balancer.answer(balancer.bad)
-    assert balancer.eject() <= 4  # it is in doubt still
+    assert balancer.eject() <= 4  # its cusum is half of the bar still
     assert balancer.trial_after() == pytest.approx(2 * TRIALS.first, rel=0.3)
     balancer.answer(balancer.bad)
     assert balancer.outliers.count == 1
@@ -409,7 +409,7 @@ def test_one_that_ends_its_connection_with_each_error_is_ejected_after_a_few() -
     assert ejection.against.own > errors / 2
 
 
-def test_an_ok_on_a_new_connection_takes_away_from_the_suspicion() -> None:
+def test_an_ok_on_a_new_connection_takes_away_from_the_cusum() -> None:
     balancer = Balancer()
     for _ in range(40):
         balancer.all_are_well()
@@ -438,28 +438,28 @@ def test_the_answers_of_the_task_before_say_nothing_of_the_new_one() -> None:
 
 
 def test_a_backend_begins_unsuspected_and_counts_what_it_answers() -> None:
-    standing = Standing(Balancer().bad)
-    assert (standing.suspicion, standing.has_served) == (0.0, False)
+    record = AnswerRecord(Balancer().bad)
+    assert (record.cusum, record.has_served) == (0.0, False)
     for status in (0, UNIMPLEMENTED, 0):
-        standing.add(status)
-    assert (standing.answers, standing.oks) == (3, 2)
-    standing.has_served = True
-    standing.suspicion = 3.0
-    standing.reconnect()
-    assert (standing.suspicion, standing.has_served) == (3.0, False)
+        record.add(status)
+    assert (record.answers, record.oks) == (3, 2)
+    record.has_served = True
+    record.cusum = 3.0
+    record.reconnect()
+    assert (record.cusum, record.has_served) == (3.0, False)
 
 
-def test_an_error_is_doubtful_until_the_others_give_it_too() -> None:
+def test_an_error_is_unproven_until_the_others_give_it_too() -> None:
     balancer = Balancer()
     for _ in range(2):
         judgement = balancer.answer(balancer.bad, NOT_FOUND)
     assert judgement is not None
-    assert (judgement.is_failure, judgement.is_doubtful) == (False, True)
+    assert (judgement.is_failure, judgement.is_unproven) == (False, True)
     for node in balancer.good:
         balancer.answer(node, NOT_FOUND)
     judgement = balancer.answer(balancer.bad, NOT_FOUND)
     assert judgement is not None
-    assert (judgement.is_doubtful, judgement.is_usual) == (False, True)
+    assert (judgement.is_unproven, judgement.is_usual) == (False, True)
 
 
 def test_it_is_a_failure_once_there_is_evidence() -> None:
@@ -512,7 +512,7 @@ def test_a_method_that_has_nothing_but_usual_errors_has_their_latency() -> None:
     assert compared(SERVED, judgement, Load()) == (SERVED, 0.0)
 
 
-def test_an_error_that_is_in_doubt_says_nothing_of_latency() -> None:
+def test_an_error_that_is_unproven_says_nothing_of_latency() -> None:
     judgement = Judgement(False, False, False, 0.0)
     learned, _ = compared(SERVED, judgement, Load())
     assert learned.latency == 0.0
@@ -641,7 +641,7 @@ def test_nothing_is_kept_of_a_backend_that_left() -> None:
     balancer.outliers.forget(balancer.bad)
     balancer.answer(balancer.bad, UNIMPLEMENTED)  # of a call that was under way
     watch = balancer.outliers.watching[FIND]
-    assert balancer.bad not in watch.standings
+    assert balancer.bad not in watch.records
     assert balancer.outliers.count == 0
     assert balancer.outliers.of(balancer.bad) == []
 

@@ -235,7 +235,7 @@ MUTANTS = [
     ),
     Mutant(
         "an ejected backend has no trial",
-        "core/outliers/standing.py",
+        "core/outliers/answer_record.py",
         "        return self.trial_at if self.tried_at is None else",
         "        return 1e9 if self.tried_at is None else",
     ),

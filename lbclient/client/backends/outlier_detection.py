@@ -63,7 +63,7 @@ class OutlierDetection:
         if not judgement.is_usual:
             self._wants_another()
         learned, owed = compared(outcome, judgement, backend.load)
-        if judgement.is_doubtful:
+        if judgement.is_unproven:
             backend.condition.last_failure = code, now
         if owed:
             backend.load.owe(owed, now)

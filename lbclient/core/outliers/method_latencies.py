@@ -6,13 +6,13 @@ a pool of threads of which most are stuck. The backend would keep its share.
 Some answers of each backend are timed, ten a second at most. The lateness of an answer
 is its latency relative to what is usual of its backend. It is compared with the
 lateness of answers of all backends: `share` is the share of these that are half as late
-or later. Each backend has a suspicion for each method, a logarithm, to which an answer
+or later. Each backend has a cusum for each method, a logarithm, to which an answer
 adds
 
     -log(share) / 2 - log 2
 
 So an answer that is as usual lowers it by up to log 2, and chance adds at most 0 in the
-mean: exp(suspicion) is a test martingale (Shafer et al. 2011). As the sum does not fall
+mean: exp(cusum) is a test martingale (Shafer et al. 2011). As the sum does not fall
 below 0 it is a CUSUM test, as for errors in `outliers`. Reports count, too: a backend
 that holds three times as many requests for its rate as usual is late for all clients,
 and then a late answer counts five times.
@@ -49,9 +49,9 @@ class LatencyTuning:
     # Answers that are added to those of a backend, as long as those of all backends
     # take: few answers tell little of what is usual.
     prior: float = 2.0
-    tolerated: float = log(2.0)  # lateness that adds no suspicion
+    tolerated: float = log(2.0)  # lateness that is no evidence
     known: float = 30.0  # answers of all backends before one is judged
-    bar: float = log(1e5)  # of suspicion; chance passes it once in 100,000 answers
+    bar: float = log(1e5)  # of the cusum; chance passes it once in 100,000 answers
     fewest: int = 3  # late answers that are enough
     agreement: float = 5.0  # times the evidence, once the backend's reports agree:
     rise: float = 3.0  # it holds so many times as many requests for its rate ...
@@ -65,10 +65,10 @@ class LatencyTuning:
     recent: float = 0.5  # gain, of the last answers and reports
     slow: float = log(3.0)  # mean lateness of a backend that is ejected, at least
     is_usual: float = 0.1  # share of a trial call that went well
-    # The others' part: answers since the suspicion began, and how many may be late.
+    # The others' part: answers since the cusum was 0, and how many may be late.
     others: int = 5
     others_late: float = 0.3
-    lasts: float = 1.0  # seconds of suspicion
+    lasts: float = 1.0  # seconds since the cusum was 0
     least_backends: int = 3  # with two, it is not known which one has changed
     most_ejected: int = 5  # one of so many backends may be ejected
     # A backend is busy if it gets so many `more` requests than usual; above this
@@ -95,7 +95,7 @@ class Lateness(NamedTuple):
     others: float
 
 
-class LatencyStanding:
+class LatencyRecord:
     """How long one backend takes to answer one method. Owned by a `MethodLatencies`.
 
     `usual` and `recent` are means of logs of latencies.
@@ -103,13 +103,13 @@ class LatencyStanding:
 
     __slots__ = (
         "_held", "_last", "_rate", "_usual_at", "_usual_held", "_usual_rate", "answers",
-        "count", "has_held", "late", "others_before", "recent", "suspected_at",
-        "suspicion", "usual",
+        "count", "cusum", "cusum_began_at", "has_held", "late", "others_before",
+        "recent", "usual",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.answers = self.late = 0  # ever
-        self.suspected_at = 0.0
+        self.cusum_began_at = 0.0
         self.others_before = 0, 0  # their answers and late ones by then
         self.restart()
 
@@ -117,7 +117,7 @@ class LatencyStanding:
         """Forgets what is usual: the backend may be another task now."""
         self.count = 0  # of answers in `usual`
         self.usual = self.recent = 0.0
-        self.suspicion = 0.0
+        self.cusum = 0.0
         self._last: tuple[tuple[float, bool], ...] = ()  # when sent, whether slow
         self.has_held = False  # many requests, for its rate, since it is suspected
         self._usual_at = 0.0
@@ -178,7 +178,7 @@ class MethodLatencies(Generic[N]):
         self._pool = pool
         self.observed_at = now
         self._usual = UsualLatencies()
-        self._standings: dict[N, LatencyStanding] = {}
+        self._records: dict[N, LatencyRecord] = {}
         self._answers = self._late = 0
         self._level, self._count = 0.0, 0  # mean log of all that is usual
 
@@ -192,49 +192,47 @@ class MethodLatencies(Generic[N]):
     ) -> Lateness | None:
         """Learns how long an answer took. Returns what is to be held against its
         backend, if it is to be ejected."""
-        standing = self._standings.get(node)
-        if standing is None:
-            standing = self._standings[node] = LatencyStanding()
+        record = self._records.get(node)
+        if record is None:
+            record = self._records[node] = LatencyRecord()
         self.observed_at = now
         logarithm = log(max(latency, 1e-6))
-        standing.hear(logarithm, report)
-        if standing.count < TUNING.first and not self._is_known_ill(node, report, now):
-            self._learn(standing, logarithm, now)
+        record.hear(logarithm, report)
+        if record.count < TUNING.first and not self._is_known_ill(node, report, now):
+            self._learn(record, logarithm, now)
             return None
-        distance = logarithm - self._usual_of(standing)
-        if distance <= 0.0 and not standing.suspicion:
-            self._count_usual(standing, distance, logarithm, sent_at, now)
+        distance = logarithm - self._usual_of(record)
+        if distance <= 0.0 and not record.cusum:
+            self._count_usual(record, distance, logarithm, sent_at, now)
             return None
-        evidence = self._evidence(standing, distance)
+        evidence = self._evidence(record, distance)
         is_late = evidence > 0.0
-        is_overtaken = is_late and standing.is_overtaken(sent_at)
+        is_overtaken = is_late and record.is_overtaken(sent_at)
         if is_overtaken:
             evidence = 0.0
         else:
-            standing.remember(sent_at, is_slow=distance > TUNING.tolerated)
-        if evidence > 0.0 and not standing.suspicion:
-            standing.suspected_at = now
-            standing.others_before = self._of_others(standing)
+            record.remember(sent_at, is_slow=distance > TUNING.tolerated)
+        if evidence > 0.0 and not record.cusum:
+            record.cusum_began_at = now
+            record.others_before = self._of_others(record)
         self._answers += 1
         self._late += is_late
-        standing.answers += 1
-        standing.late += is_late
+        record.answers += 1
+        record.late += is_late
         # A failure does not become usual, but what befalls all does.
-        is_common = not self._are_others_well(standing)
-        if is_common or is_overtaken or not (is_late and standing.suspicion):
+        is_common = not self._are_others_well(record)
+        if is_common or is_overtaken or not (is_late and record.cusum):
             self._usual.add(distance)
         if not is_late or is_common:
-            self._learn(standing, logarithm, now)
-        suspicion = standing.suspicion + evidence
-        standing.suspicion = min(max(0.0, suspicion), TUNING.bar)
-        standing.has_held = standing.has_held and standing.suspicion > 0.0
-        return (
-            self._lateness(node, standing) if self._is_proven(standing, now) else None
-        )
+            self._learn(record, logarithm, now)
+        cusum = record.cusum + evidence
+        record.cusum = min(max(0.0, cusum), TUNING.bar)
+        record.has_held = record.has_held and record.cusum > 0.0
+        return self._lateness(node, record) if self._is_proven(record, now) else None
 
     def _count_usual(
         self,
-        standing: LatencyStanding,
+        record: LatencyRecord,
         distance: float,
         logarithm: float,
         sent_at: float,
@@ -242,13 +240,13 @@ class MethodLatencies(Generic[N]):
     ) -> None:
         """Counts an answer that says nothing against a backend that nobody suspects.
 
-        Nearly all are, and to ask how many came later takes as long as all else here.
+        Half are, and to ask how many came later takes as long as all else here.
         """
-        standing.remember(sent_at, is_slow=False)
-        standing.answers += 1
+        record.remember(sent_at, is_slow=False)
+        record.answers += 1
         self._answers += 1
         self._usual.add(distance)
-        self._learn(standing, logarithm, now)
+        self._learn(record, logarithm, now)
 
     def _is_known_ill(self, node: N, report: LoadReport | None, now: float) -> bool:
         """Whether a backend that this client seldom called, and that is not cold, holds
@@ -271,66 +269,66 @@ class MethodLatencies(Generic[N]):
         few = report.active / TUNING.many
         return report.qps <= by_rate * few and report.utilization <= by_use * few
 
-    def _learn(self, standing: LatencyStanding, logarithm: float, now: float) -> None:
+    def _learn(self, record: LatencyRecord, logarithm: float, now: float) -> None:
         self._count = min(self._count + 1, LEVEL)
         self._level += (logarithm - self._level) / self._count
-        standing.learn_usual(logarithm, now)
+        record.learn_usual(logarithm, now)
 
-    def _usual_of(self, standing: LatencyStanding) -> float:
+    def _usual_of(self, record: LatencyRecord) -> float:
         """As long as its own answers take, or longer where these are few.
 
         A backend that is far away is compared with itself from the first.
         """
-        if not standing.count:
+        if not record.count:
             return self._level
-        weight = TUNING.prior / (TUNING.prior + standing.count)
-        return standing.usual + weight * max(0.0, self._level - standing.usual)
+        weight = TUNING.prior / (TUNING.prior + record.count)
+        return record.usual + weight * max(0.0, self._level - record.usual)
 
-    def _evidence(self, standing: LatencyStanding, distance: float) -> float:
+    def _evidence(self, record: LatencyRecord, distance: float) -> float:
         if self._usual.total < TUNING.known:
             return 0.0
         share = self._usual.share_beyond(distance - TUNING.tolerated)
         evidence = -0.5 * log(share) - log(2.0)
         if evidence > 0.0:
             # Later other clients may have left it, and it holds few.
-            standing.has_held = standing.has_held or standing.holds_many()
-            if standing.has_held:
+            record.has_held = record.has_held or record.holds_many()
+            if record.has_held:
                 evidence *= TUNING.agreement
         return min(evidence, TUNING.bar / TUNING.fewest)
 
-    def _of_others(self, standing: LatencyStanding) -> tuple[int, int]:
-        return self._answers - standing.answers, self._late - standing.late
+    def _of_others(self, record: LatencyRecord) -> tuple[int, int]:
+        return self._answers - record.answers, self._late - record.late
 
-    def _are_others_well(self, standing: LatencyStanding) -> bool:
-        """Since the suspicion began, as far as they have answered."""
-        answers, late = self._of_others(standing)
-        before, late_before = standing.others_before
+    def _are_others_well(self, record: LatencyRecord) -> bool:
+        """Since the cusum was 0, as far as they have answered."""
+        answers, late = self._of_others(record)
+        before, late_before = record.others_before
         return late - late_before <= TUNING.others_late * (answers - before)
 
-    def _is_proven(self, standing: LatencyStanding, now: float) -> bool:
+    def _is_proven(self, record: LatencyRecord, now: float) -> bool:
         return (
-            standing.suspicion >= TUNING.bar
-            and now - standing.suspected_at >= TUNING.lasts
-            and self._answers - standing.answers
-            >= standing.others_before[0] + TUNING.others
-            and self._are_others_well(standing)
+            record.cusum >= TUNING.bar
+            and now - record.cusum_began_at >= TUNING.lasts
+            and self._answers - record.answers
+            >= record.others_before[0] + TUNING.others
+            and self._are_others_well(record)
         )
 
-    def _lateness(self, node: N, standing: LatencyStanding) -> Lateness | None:
+    def _lateness(self, node: N, record: LatencyRecord) -> Lateness | None:
         """None: it is not that much later, or requests wait for it, or for the others,
         as there are more than usual."""
-        others = [one for each, one in self._standings.items() if each is not node]
+        others = [one for each, one in self._records.items() if each is not node]
         rises = [rise for one in others if (rise := one.rise())] or [1.0]
-        if standing.rise() > TUNING.more * median(rises):
+        if record.rise() > TUNING.more * median(rises):
             return None
         if others and median(one.crowd() for one in others) > TUNING.crowded:
             return None
         known = [one.usual for one in others if one.count >= TUNING.first]
-        level = median(known) if known else standing.usual
-        at_least = max(self._usual_of(standing), level) + max(0.0, self._usual.mean)
-        if standing.recent < at_least + TUNING.slow:
+        level = median(known) if known else record.usual
+        at_least = max(self._usual_of(record), level) + max(0.0, self._usual.mean)
+        if record.recent < at_least + TUNING.slow:
             return None
-        return Lateness(exp(standing.recent), exp(standing.usual), exp(level))
+        return Lateness(exp(record.recent), exp(record.usual), exp(level))
 
     def may_do_without(self, node: N, ejected: Container[N]) -> bool:
         """Whether a backend that is late is no busier than others, and those that are
@@ -357,33 +355,33 @@ class MethodLatencies(Generic[N]):
     def is_usual(self, node: N, latency: float) -> bool:
         """Whether a trial call of an ejected backend did not take longer than those of
         others do."""
-        standing = self._standings.get(node)
-        if standing is None or standing.count < TUNING.first:
+        record = self._records.get(node)
+        if record is None or record.count < TUNING.first:
             return True
-        distance = log(max(latency, 1e-6)) - self._usual_of(standing)
+        distance = log(max(latency, 1e-6)) - self._usual_of(record)
         late = self._usual.share_beyond(distance - TUNING.tolerated)
         return late >= TUNING.is_usual
 
     def let_in(self, node: N) -> None:
         """It is ejected no longer: half of what it took is enough now."""
-        if standing := self._standings.get(node):
-            standing.suspicion = TUNING.bar / 2
-            standing.recent = standing.usual
+        if record := self._records.get(node):
+            record.cusum = TUNING.bar / 2
+            record.recent = record.usual
 
     def period(self, node: N) -> float:
         """Seconds until the next answer of a backend is timed."""
-        standing = self._standings.get(node)
-        if standing is not None and standing.suspicion:
+        record = self._records.get(node)
+        if record is not None and record.cusum:
             return TUNING.period
         return max(TUNING.period, TUNING.period_each * len(self._pool.nodes))
 
     def restart(self, node: N) -> None:
-        if standing := self._standings.get(node):
-            standing.restart()
+        if record := self._records.get(node):
+            record.restart()
 
     def forget(self, node: N) -> None:
-        self._standings.pop(node, None)
+        self._records.pop(node, None)
 
     def __repr__(self) -> str:
-        doubted = sum(one.suspicion > 0.0 for one in self._standings.values())
-        return f"<{doubted} of {len(self._standings)} late, {self._usual!r}>"
+        late = sum(one.cusum > 0.0 for one in self._records.values())
+        return f"<{late} of {len(self._records)} late, {self._usual!r}>"

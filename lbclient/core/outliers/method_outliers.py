@@ -14,23 +14,24 @@ from lbclient.core.counting.call_counts import Method
 from lbclient.core.counting.ewma import DecayingCount
 from lbclient.core.load import ERROR_MEMORY, LATENCY_GAIN
 from lbclient.core.model import State
+from lbclient.core.outliers.answer_record import AnswerRecord, Ejection
 from lbclient.core.outliers.method_latencies import TUNING as LATENCY
 from lbclient.core.outliers.method_latencies import Lateness, MethodLatencies
 from lbclient.core.outliers.outlier_judgement import Against, Judgement
-from lbclient.core.outliers.standing import Ejection, Standing
 from lbclient.core.outliers.usual_answers import UsualAnswers
 from lbclient.core.protocols import N
 
-BAR = log(1e5)  # of suspicion, which is kept as a logarithm
-DOUBT = BAR / 2  # from here on an error counts as a failure; also after an ejection
+BAR = log(1e5)  # a backend whose cusum reaches it is ejected
+# From here on an error counts as a failure. A backend that is let back in begins here.
+FAILURE_BAR = BAR / 2
 OK = log(0.5)  # what an OK adds to it
 
 # Both must pass before an ejection, because in a fleet-wide fault fast failures arrive
 # before slow OKs.
 OTHERS_OK = 5  # of other backends; one or two were perhaps sent before the fault
-MIN_SUSPICION_TIME = 0.5  # seconds, in which slow OKs arrive, too
+MIN_TIME = 0.5  # seconds since the cusum was 0, in which slow OKs arrive, too
 
-FIRST_ANSWERS = 1.0  # answers; errors beyond these, with no OK yet, count as doubtful
+FIRST_ANSWERS = 1.0  # answers; errors beyond these, with no OK yet, count as unproven
 
 TRIALS = Backoff(1.0, 30.0, jitter=0.25)  # until a trial call, or after one that failed
 # Of a late backend each trial call takes long, so there are few of them.
@@ -68,7 +69,7 @@ class MethodWatch(Generic[N]):
         self._pool = pool
         self._rng = rng
         self._note = note
-        self.standings: dict[N, Standing[N]] = {}
+        self.records: dict[N, AnswerRecord[N]] = {}
         self.ejected: dict[N, Ejection] = {}  # in order of ejection
         self.latency = 0.0  # mean of its OKs, in seconds
         self.answers = self.oks = 0
@@ -76,87 +77,87 @@ class MethodWatch(Generic[N]):
         self._look_at = -inf  # whether the others have room for those that are late
         self._due_at = inf  # the first of the ejections', or earlier
         self._left_out: frozenset[N] | None = None  # those ejected, once asked for
-        self._usual = UsualAnswers(self.standings)
+        self._usual = UsualAnswers(self.records)
 
     def answered(
         self, node: N, status: int, latency: float, sent_at: float, now: float
     ) -> Judgement | None:
         """Learns from an answer. Returns None for OK."""
-        standing = self.standings.get(node)
-        if standing is None:
-            standing = self.standings[node] = Standing(node)
+        record = self.records.get(node)
+        if record is None:
+            record = self.records[node] = AnswerRecord(node)
         self.answered_at = now
         self.answers += 1
-        standing.add(status)
+        record.add(status)
         if self.ejected and now >= self._look_at:
             self._let_in_late_if_needed(now)
         if status:
             self.last_error_at = now
-            return self._erred(standing, status, sent_at, now)
+            return self._erred(record, status, sent_at, now)
         self.oks += 1
         gain = LATENCY_GAIN if self.latency else 1.0
         self.latency += gain * (latency - self.latency)
-        standing.has_served = True
-        standing.suspicion = max(0.0, standing.suspicion + OK)
-        if standing.ejection is not None:
-            is_well = not self._is_late(standing, latency)
-            self._tried(standing, standing.ejection, is_well, sent_at, now)
+        record.has_served = True
+        record.cusum = max(0.0, record.cusum + OK)
+        if record.ejection is not None:
+            is_well = not self._is_late(record, latency)
+            self._tried(record, record.ejection, is_well, sent_at, now)
         return None
 
-    def _is_late(self, standing: Standing[N], latency: float) -> bool:
+    def _is_late(self, record: AnswerRecord[N], latency: float) -> bool:
         """Whether it is ejected as it is late, and its trial call was late again."""
-        ejection, latencies = standing.ejection, self._latencies
+        ejection, latencies = record.ejection, self._latencies
         if ejection is None or latencies is None or not ejection.is_late:
             return False
-        return not latencies.is_usual(standing.node, latency)
+        return not latencies.is_usual(record.node, latency)
 
     def _erred(
-        self, standing: Standing[N], status: int, sent_at: float, now: float
+        self, record: AnswerRecord[N], status: int, sent_at: float, now: float
     ) -> Judgement:
         if self._usual.sort(self.answers, now):
             self._let_in_usual(now)
-        usual, others, of_others = self._usual.share(standing, status)
+        usual, others, of_others = self._usual.share(record, status)
         is_unusual = usual < 1.0 and len(self._pool.nodes) > 1
-        if not standing.suspicion:
-            standing.suspected_at = now
-            standing.others_at_suspicion = self._of_others(standing)
-        suspicion = standing.suspicion + log(0.5 + 0.5 / usual)
-        standing.suspicion = min(max(0.0, suspicion), BAR)
-        if standing.ejection is not None:
-            self._tried(standing, standing.ejection, not is_unusual, sent_at, now)
-        elif is_unusual and self._is_proven(standing, now) and self._has_room():
-            own, of_own = standing.recent.errors[status], standing.recent.total
+        if not record.cusum:
+            record.cusum_began_at = now
+            record.others_before = self._of_others(record)
+        cusum = record.cusum + log(0.5 + 0.5 / usual)
+        record.cusum = min(max(0.0, cusum), BAR)
+        if record.ejection is not None:
+            self._tried(record, record.ejection, not is_unusual, sent_at, now)
+        elif is_unusual and self._is_proven(record, now) and self._has_room():
+            own, of_own = record.recent.errors[status], record.recent.total
             against = Against(status, own, of_own, others, of_others)
-            self._eject(standing, against, TRIALS, now)
-        is_proven = standing.ejection is not None or standing.suspicion >= DOUBT
-        is_all = not standing.has_served and standing.recent.total > FIRST_ANSWERS
+            self._eject(record, against, TRIALS, now)
+        is_proven = record.ejection is not None or record.cusum >= FAILURE_BAR
+        is_all = not record.has_served and record.recent.total > FIRST_ANSWERS
         is_failure = is_unusual and is_proven
-        is_doubtful = is_unusual and is_all and not is_proven
-        held = standing.held
-        if is_failure or is_doubtful:
+        is_unproven = is_unusual and is_all and not is_proven
+        held = record.held
+        if is_failure or is_unproven:
             if status not in held:
                 held[status] = DecayingCount(ERROR_MEMORY)
             held[status].add(now)
         elif not is_unusual and status in held:
             # At first nobody knew that the others give it, too.
-            standing.node.load.forgive(held.pop(status).read(now), now)
-        return Judgement(is_failure, is_doubtful, not is_unusual, self.latency)
+            record.node.load.forgive(held.pop(status).read(now), now)
+        return Judgement(is_failure, is_unproven, not is_unusual, self.latency)
 
-    def _of_others(self, standing: Standing[N]) -> tuple[int, int]:
+    def _of_others(self, record: AnswerRecord[N]) -> tuple[int, int]:
         """How many answers, and how many OKs, the other backends ever gave."""
-        return self.answers - standing.answers, self.oks - standing.oks
+        return self.answers - record.answers, self.oks - record.oks
 
-    def _is_proven(self, standing: Standing[N], now: float) -> bool:
-        """Whether the suspicion suffices for an ejection, and the others are well.
+    def _is_proven(self, record: AnswerRecord[N], now: float) -> bool:
+        """Whether the cusum suffices for an ejection, and the others are well.
 
         A fleet-wide fault hits one backend first, so the others must have given OKs
-        since the suspicion began, or no answers at all.
+        since the cusum was 0, or no answers at all.
         """
-        if standing.suspicion < BAR:
+        if record.cusum < BAR:
             return False
-        answers, oks = self._of_others(standing)
-        before, oks_before = standing.others_at_suspicion
-        is_long_enough = now - standing.suspected_at >= MIN_SUSPICION_TIME
+        answers, oks = self._of_others(record)
+        before, oks_before = record.others_before
+        is_long_enough = now - record.cusum_began_at >= MIN_TIME
         are_well = oks - oks_before >= OTHERS_OK and is_long_enough
         return are_well or answers == before
 
@@ -172,35 +173,35 @@ class MethodWatch(Generic[N]):
     ) -> None:
         """Ejects a backend that answers late, unless several are ejected already."""
         self._latencies = latencies
-        standing = self.standings.get(node)
-        if standing is None:
-            standing = self.standings[node] = Standing(node)
-        if standing.ejection is not None:
+        record = self.records.get(node)
+        if record is None:
+            record = self.records[node] = AnswerRecord(node)
+        if record.ejection is not None:
             return
         late = sum(ejection.is_late for ejection in self.ejected.values())
         most = max(1, self._pool.counts[State.READY] // LATENCY.most_ejected)
         has_room = late < most and self._has_room()
         if has_room and latencies.may_do_without(node, self.ejected):
             self.answered_at = self.last_error_at = now
-            self._eject(standing, against, LATE_TRIALS, now)
+            self._eject(record, against, LATE_TRIALS, now)
 
     def _eject(
         self,
-        standing: Standing[N],
+        record: AnswerRecord[N],
         against: Against | Lateness,
         trials: Backoff,
         now: float,
     ) -> None:
-        standing.ejections.add(now)
-        times = max(1, round(standing.ejections.read(now)))
+        record.ejections.add(now)
+        times = max(1, round(record.ejections.read(now)))
         period = trials.after(times)
         # One answer alone may be quick by chance.
         needed = MOST_TRIALS if isinstance(against, Lateness) else times
         ejection = Ejection(against, trials, period, min(needed, MOST_TRIALS), now)
-        standing.ejection = self.ejected[standing.node] = ejection
+        record.ejection = self.ejected[record.node] = ejection
         self._left_out = None
-        standing.has_served = False
-        self._note(self.method, standing.node, ejection)
+        record.has_served = False
+        self._note(self.method, record.node, ejection)
         self._try_in(ejection, period, now)
 
     def left_out(self) -> frozenset[N]:
@@ -218,7 +219,7 @@ class MethodWatch(Generic[N]):
 
     def _tried(
         self,
-        standing: Standing[N],
+        record: AnswerRecord[N],
         ejection: Ejection,
         is_well: bool,
         sent_at: float,
@@ -234,31 +235,31 @@ class MethodWatch(Generic[N]):
             return
         ejection.well += 1
         if ejection.well >= ejection.needed:
-            self._let_in(standing, now)
+            self._let_in(record, now)
         else:
             self._try_at(ejection, now)
 
-    def _let_in(self, standing: Standing[N], now: float) -> None:
-        if standing.ejection is not None and standing.ejection.is_late:
-            standing.begin(standing.suspicion)
+    def _let_in(self, record: AnswerRecord[N], now: float) -> None:
+        if record.ejection is not None and record.ejection.is_late:
+            record.begin(record.cusum)
             if self._latencies is not None:
-                self._latencies.let_in(standing.node)
+                self._latencies.let_in(record.node)
         else:
-            standing.begin(DOUBT)
-        standing.ejection = None
-        self._note(self.method, standing.node, None)
-        standing.node.load.forgive(inf, now)  # it is to have its share again
-        del self.ejected[standing.node]
+            record.begin(FAILURE_BAR)
+        record.ejection = None
+        self._note(self.method, record.node, None)
+        record.node.load.forgive(inf, now)  # it is to have its share again
+        del self.ejected[record.node]
         self._left_out = None
 
     def _let_in_usual(self, now: float) -> None:
         """Lets in those whose status the others give, too, by now."""
         for node, ejection in list(self.ejected.items()):
-            standing, against = self.standings[node], ejection.against
+            record, against = self.records[node], ejection.against
             if isinstance(against, Lateness):
                 continue
-            if self._usual.share(standing, against.status)[0] >= 1.0:
-                self._let_in(standing, now)
+            if self._usual.share(record, against.status)[0] >= 1.0:
+                self._let_in(record, now)
 
     def trial(self, now: float) -> N | None:
         """The ejected backend that gets this call as its trial call, if one is due."""
@@ -270,11 +271,11 @@ class MethodWatch(Generic[N]):
                 continue
             # A trial that is over, though nobody said how it ended, is made again.
             if ejection.tried_at is not None and node.load.in_flight:
-                standing = self.standings[node]
+                record = self.records[node]
                 if ejection.is_late:
-                    self._tried(standing, ejection, False, ejection.last_at, now)
+                    self._tried(record, ejection, False, ejection.last_at, now)
                 else:
-                    self._let_in(standing, now)
+                    self._let_in(record, now)
                 continue
             ejection.tried_at = ejection.last_at = now
             ejection.started = node.load.started
@@ -305,7 +306,7 @@ class MethodWatch(Generic[N]):
         if ejection is None or sent_at < ejection.since:
             return
         if ejection.is_late and is_late:
-            self._tried(self.standings[node], ejection, False, sent_at, now)
+            self._tried(self.records[node], ejection, False, sent_at, now)
         else:
             self._try_in(ejection, ejection.period, now)
 
@@ -327,18 +328,18 @@ class MethodWatch(Generic[N]):
             return
         for node, ejection in list(self.ejected.items()):
             if ejection.is_late:
-                self._let_in(self.standings[node], now)
+                self._let_in(self.records[node], now)
 
     def restart(self, node: N, now: float) -> None:
         """Notes a new connection: the backend may be another task, and is tried soon.
 
         Not if the previous connection ended with the previous trial call.
         """
-        standing = self.standings.get(node)
-        if standing is None:
+        record = self.records.get(node)
+        if record is None:
             return
-        standing.reconnect()
-        ejection = standing.ejection
+        record.reconnect()
+        ejection = record.ejection
         if ejection is None:
             return
         if not ejection.ended_connection:
@@ -348,7 +349,7 @@ class MethodWatch(Generic[N]):
 
     def forget(self, node: N) -> bool:
         """Removes a backend that has left. Returns whether it was ejected."""
-        self.standings.pop(node, None)
+        self.records.pop(node, None)
         self._usual.forget(node)
         if self.ejected.pop(node, None) is None:
             return False
@@ -356,5 +357,5 @@ class MethodWatch(Generic[N]):
         return True
 
     def __repr__(self) -> str:
-        count = len(self.standings)
+        count = len(self.records)
         return f"<{self.method[1]}: {len(self.ejected)} of {count} ejected>"

@@ -11,13 +11,13 @@ SERVED, FAILED, ABANDONED = Verdict.SERVED, Verdict.FAILED, Verdict.ABANDONED
 class Judgement(NamedTuple):
     """What an answer other than OK says of its backend, compared with the others.
 
-    It is a failure of the backend; or doubtful, as the backend has served nothing yet
+    It is a failure of the backend; or unproven, as the backend has served nothing yet
     that speaks for it; or usual, as the others give it about as often. `latency` is the
     mean of the method's OKs in seconds, 0.0 if there was none yet.
     """
 
     is_failure: bool
-    is_doubtful: bool
+    is_unproven: bool
     is_usual: bool
     latency: float
 
@@ -42,8 +42,8 @@ def compared(
     """Adjusts an outcome by the judgement of its status.
 
     Also returns by how many seconds the error was quicker than an OK, for `Load.owe`. A
-    status that is a failure or a refusal by itself stays that. A doubtful one counts as
-    an error for pickers that go by requests, and is forgiven if it turns out to be
+    status that is a failure or a refusal by itself stays that. An unproven one counts
+    as an error for pickers that go by requests, and is forgiven if it turns out to be
     none.
     """
     verdict, latency, report, _, _ = outcome
@@ -57,7 +57,7 @@ def compared(
         learned = max(latency, judgement.latency)
     elif not judgement.is_usual:
         learned = load.latency  # of which this says nothing
-    owed = ERROR_MEMORY if judgement.is_doubtful else max(0.0, learned - latency)
+    owed = ERROR_MEMORY if judgement.is_unproven else max(0.0, learned - latency)
     return Outcome(SERVED, learned, report), owed
 
 

@@ -6,20 +6,25 @@ backend, one that they give about as often is not. So a service that is not regi
 an expired certificate and a wrong port look the same, and a method that mostly ends
 NOT_FOUND looks well.
 
-The comparison is a cumulative-sum test (CUSUM, Page 1954). Each backend has a suspicion
-for each method, at least 1. An OK halves it; a status multiplies it by
+The comparison is a cumulative-sum test (CUSUM, Page 1954). For each method a backend
+has a cusum, the logarithm of a product that is never less than 1. An OK halves the
+product; a status multiplies it by
 
     1/2 + 1 / (2 usual),    usual = FACTOR x kinds x the others' share of that status
 
 where `kinds` is how many statuses other than OK the others give. While a backend's own
 shares are below what is usual, the mean of such a factor is at most 1. If the others'
-shares were known exactly, chance alone would then take the suspicion past 100,000 less
+shares were known exactly, chance alone would then take the product past 100,000 less
 than once in 100,000 answers (Lorden 1971). For a backend that fails all calls with a
 status of its own five answers are enough once the others gave a hundred without it,
 and some twenty where they gave as few.
 
 The others are the healthier half of those that are ready: of several bad backends none
 hides another, and none of them sets the standard because it answers so fast.
+
+The words: *evidence* is what one answer adds to a cusum. A *record* has a backend's
+answers to a method and its cusum. A *judgement* says what one answer means for the
+backend, given its record. An *ejection* follows once a cusum reaches the bar.
 
 It costs nothing while all is well: counts are kept for a method from its first answer
 that is not OK, until there was none for a minute.
@@ -34,10 +39,10 @@ from typing import Generic
 from lbclient.core.backends.pool import Pool
 from lbclient.core.counting.call_counts import Method
 from lbclient.core.model import Outcome, State
+from lbclient.core.outliers.answer_record import Ejection
 from lbclient.core.outliers.method_latencies import MethodLatencies
 from lbclient.core.outliers.method_outliers import MethodWatch, most_ejected
 from lbclient.core.outliers.outlier_judgement import Judgement
-from lbclient.core.outliers.standing import Ejection
 from lbclient.core.protocols import N, Picker
 
 QUIET = 60.0  # seconds without an error until a method's counts are dropped

@@ -7,7 +7,7 @@ before they are ejected. `outliers` tells the rule that this is for, and its sou
 from math import inf
 from typing import Generic
 
-from lbclient.core.outliers.standing import Standing
+from lbclient.core.outliers.answer_record import AnswerRecord
 from lbclient.core.protocols import N
 
 # Times the others' share of a status. Keys differ between backends: three times the
@@ -21,17 +21,17 @@ SORT_AFTER = 0.25  # seconds until who is healthier is looked at again, at most
 
 class UsualAnswers(Generic[N]):
     """Computes what share of each status is usual for a method. Owned by a
-    `MethodWatch`, which writes the `standings` that it reads."""
+    `MethodWatch`, which writes the `records` that it reads."""
 
-    def __init__(self, standings: dict[N, Standing[N]]) -> None:
-        self._standings = standings
-        self._healthier: list[Standing[N]] = []
+    def __init__(self, records: dict[N, AnswerRecord[N]]) -> None:
+        self._records = records
+        self._healthier: list[AnswerRecord[N]] = []
         self._half = 0
         self._kinds = 1  # of statuses other than OK, that the healthier half gives
         self._sort_at = -inf
         self._answers = 0  # of all backends, when it was sorted last
 
-    def share(self, standing: Standing[N], status: int) -> tuple[float, float, float]:
+    def share(self, record: AnswerRecord[N], status: int) -> tuple[float, float, float]:
         """What share of this status is usual, and how often the others gave it.
 
         A share of 1.0 or more is no evidence against the backend. The other two numbers
@@ -40,7 +40,7 @@ class UsualAnswers(Generic[N]):
         count = of = recent = of_recent = 0.0
         left = self._half
         for other in self._healthier:
-            if other is standing:
+            if other is record:
                 continue
             if not left:
                 break
@@ -63,11 +63,11 @@ class UsualAnswers(Generic[N]):
 
         `answers` is how many there ever were to this method.
         """
-        is_recent = answers - self._answers < len(self._standings) // 2
+        is_recent = answers - self._answers < len(self._records) // 2
         if now < self._sort_at and is_recent:
             return False
         self._sort_at, self._answers = now + SORT_AFTER, answers
-        known = [each for each in self._standings.values() if each.long.total]
+        known = [each for each in self._records.values() if each.long.total]
         known.sort(key=lambda each: each.recent.error_share())
         half = len(known) // 2  # of the others, rounded up
         step = 1 + half // COMPARED
@@ -88,4 +88,4 @@ class UsualAnswers(Generic[N]):
         self._healthier = [each for each in self._healthier if each.node is not node]
 
     def __repr__(self) -> str:
-        return f"<{len(self._healthier)} of {len(self._standings)} compared with>"
+        return f"<{len(self._healthier)} of {len(self._records)} compared with>"

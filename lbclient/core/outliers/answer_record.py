@@ -20,7 +20,7 @@ PATIENCE = 30.0  # seconds that a trial call may take
 
 class Ejection:
     """Why and since when a backend gets no calls of a method, and its trial calls.
-    Owned by its standing."""
+    Owned by its record."""
 
     __slots__ = (
         "against", "ended_connection", "failed_at", "last_at", "needed", "period",
@@ -63,12 +63,15 @@ class Ejection:
         return f"<ejected for status {self.against.status}>"
 
 
-class Standing(Generic[N]):
-    """What one backend answered to one method. Owned by its `MethodWatch`."""
+class AnswerRecord(Generic[N]):
+    """What one backend answered to one method. Owned by its `MethodWatch`.
+
+    `cusum` sums the evidence against the backend, as in `outliers`.
+    """
 
     __slots__ = (
-        "answers", "ejection", "ejections", "has_served", "held", "long", "node",
-        "oks", "others_at_suspicion", "recent", "suspected_at", "suspicion",
+        "answers", "cusum", "cusum_began_at", "ejection", "ejections", "has_served",
+        "held", "long", "node", "oks", "others_before", "recent",
     )  # fmt: skip
 
     def __init__(self, node: N) -> None:
@@ -76,22 +79,22 @@ class Standing(Generic[N]):
         self.ejection: Ejection | None = None
         self.ejections = DecayingCount(HISTORY)
         self.answers = self.oks = 0
-        self.suspected_at = -inf
-        self.others_at_suspicion = 0, 0  # their answers and OKs by then
+        self.cusum_began_at = -inf
+        self.others_before = 0, 0  # their answers and OKs by then
         self.begin(0.0)
 
-    def begin(self, suspicion: float) -> None:
-        """Starts over with this suspicion, as if the backend had never answered."""
+    def begin(self, cusum: float) -> None:
+        """Starts over with this cusum, as if the backend had never answered."""
         self.long = Shares(MEMORY)
         self.recent = Shares(RECENT)
         self.held: dict[int, DecayingCount] = {}  # against it, by status
         self.has_served = False
-        self.suspicion = suspicion
+        self.cusum = cusum
 
     def reconnect(self) -> None:
         """Forgets what the backend served, as it may be another task now.
 
-        The suspicion stays: a backend that ends its connection with each error would
+        The cusum stays: a backend that ends its connection with each error would
         never be ejected otherwise.
         """
         self.long = Shares(MEMORY)
