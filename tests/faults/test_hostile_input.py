@@ -20,8 +20,9 @@ from lbclient.admin.http import Site
 from lbclient.admin.snapshot import snapshot
 from lbclient.cli import main
 from lbclient.cli.operate.proxy import exposition, metrics_at
-from lbclient.client.health.check import Unanswered, check
+from lbclient.client.health.check import check
 from lbclient.client.health.health_backoff import HealthBackoff
+from lbclient.client.health.statuses import Unanswered
 from lbclient.core.counting.call_counts import LONGEST, MOST, OTHERS
 from lbclient.core.errors import ResolveError
 from lbclient.core.model import TaskState

@@ -16,8 +16,9 @@ import pytest
 
 import lbclient
 from lbclient import wire
-from lbclient.client.health.check import Unanswered, check
+from lbclient.client.health.check import check
 from lbclient.client.health.health_backoff import HealthBackoff
+from lbclient.client.health.statuses import Unanswered
 from lbclient.config import ChannelConfig
 from lbclient.core.backends.call_answers import MISSES
 from lbclient.core.backends.demand import CREDIT, STEP

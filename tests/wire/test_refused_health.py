@@ -19,7 +19,7 @@ import pytest
 import lbclient
 from lbclient import ChannelConfig, admin, wire
 from lbclient.cli import main
-from lbclient.client.health.refused_services import UNANSWERED
+from lbclient.client.health.statuses import UNANSWERED
 from tests.certificates import certify
 from tests.hosts import PATH, hosting, unary_stream, unary_unary
 from tests.wire.conftest import ECHO

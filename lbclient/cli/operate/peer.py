@@ -12,11 +12,11 @@ from pathlib import Path
 import grpc
 
 from lbclient.cli.operate.headers import Headers, add_headers, parse_headers
-from lbclient.client.health.check import unanswered
-from lbclient.client.health.refused_services import (
+from lbclient.client.health.statuses import (
     NOT_OFFERED_CODES,
     UNANSWERED,
     status_of,
+    unanswered,
 )
 from lbclient.core.errors import ConfigError
 from lbclient.resolvers.target import dial_target

@@ -11,9 +11,9 @@ from lbclient.background.flag import Flag
 from lbclient.background.tasks import leaving_no_trace, until_one_ends
 from lbclient.client.backend_context import BackendContext
 from lbclient.client.driver import Driver
-from lbclient.client.health.check import reason_of
 from lbclient.client.health.ordered_checks import LOOK_TIMEOUT, OrderedChecks
 from lbclient.client.health.paced_watch import PacedWatch
+from lbclient.client.health.statuses import reason_of
 from lbclient.client.health.streams import LAST_WORDS, Streams
 from lbclient.core.model import State
 from lbclient.grpc_seam import without_interceptors

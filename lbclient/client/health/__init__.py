@@ -16,4 +16,5 @@
 | How do the CHECK and the LOOK go that the lifecycle orders? | `ordered_checks` |
 | When may a server be asked again that ends requests unseen? | `health_backoff` |
 | Which services does a backend refuse? | `refused_services` |
+| What does a status say that ends a check or a stream? | `statuses` |
 """

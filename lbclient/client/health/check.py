@@ -12,10 +12,12 @@ from google.protobuf.message import DecodeError
 
 from lbclient import wire
 from lbclient.client.health.health_backoff import HealthBackoff
-from lbclient.client.health.refused_services import (
+from lbclient.client.health.statuses import (
     NOT_OFFERED_CODES,
     UNANSWERED,
+    Unanswered,
     status_of,
+    unanswered,
 )
 from lbclient.core.model import LoadReport, TaskState
 from lbclient.core.text import printable
@@ -48,18 +50,6 @@ class Reply(NamedTuple):
 
     message: bytes
     report: LoadReport | None
-
-
-class Unanswered(NamedTuple):
-    """Says why a health check had no answer. `why` is the reason in words. `status` is
-    the status that came over a connection before the deadline, as from a proxy or an
-    interceptor; "": none came. `is_unseen`: gRPC's core ended the check, as its server
-    has no room.
-    """
-
-    why: str
-    status: str = ""
-    is_unseen: bool = False
 
 
 async def check(
@@ -187,25 +177,3 @@ def serving_reason(status: int) -> str:
     names = compat_pb2.ServingReply.ServingStatus.DESCRIPTOR.values_by_number
     said = names[status].name if status in names else f"status {status}"
     return f"it says {said} (grpc.health.v1)"
-
-
-def unanswered(
-    channel: grpc.aio.Channel, error: grpc.aio.AioRpcError, is_late: bool
-) -> Unanswered:
-    """`is_late`: a deadline that passed is ours; a server can say so at once."""
-    is_ours = is_late and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-    is_there = channel.get_state() is grpc.ChannelConnectivity.READY
-    status = status_of(error) if is_there and not is_ours else ""
-    is_unseen = bool(status) and error.code() is grpc.StatusCode.CANCELLED
-    return Unanswered(reason_of(error), status, is_unseen)
-
-
-def reason_of(error: grpc.aio.AioRpcError) -> str:
-    """Why nobody answered, in grpcio's words; it tells them to failed calls only.
-
-    Where somebody did answer, the words are a stranger's.
-    """
-    if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return "cannot connect: no answer in time"
-    details = error.details() or "no reason"
-    return f"cannot connect: {printable(details.rpartition('last error: ')[2])}"

@@ -14,7 +14,7 @@ from random import Random
 import grpc
 
 from lbclient.background.flag import Flag
-from lbclient.client.health.refused_services import UNANSWERED
+from lbclient.client.health.statuses import UNANSWERED
 from lbclient.core.backoff import Backoff, jittered
 
 # Seconds. The first ones are short, as a server that has little room may take the next

@@ -13,8 +13,9 @@ import grpc
 from lbclient import wire
 from lbclient.background.flag import Flag
 from lbclient.client.driver import Driver
-from lbclient.client.health.check import Unanswered, check
+from lbclient.client.health.check import check
 from lbclient.client.health.health_backoff import HealthBackoff
+from lbclient.client.health.statuses import Unanswered
 from lbclient.client.health.streams import LAST_WORDS
 from lbclient.client.reported import Reported
 from lbclient.core.backends.connection_state import Order

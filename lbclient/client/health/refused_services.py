@@ -6,35 +6,10 @@ on, but a drain, or a server that froze, is not seen then.
 
 from collections.abc import Mapping
 
-import grpc
-
 from lbclient import wire
-from lbclient.core.text import printable
 from lbclient.log import Log
 
 logger = Log(__name__)
-
-# A server without the method, or without a service of that name, gives these.
-NOT_OFFERED_CODES = frozenset(
-    {grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.NOT_FOUND}
-)
-
-# Statuses that mean "nobody answered yet": the question is asked again.
-PASSING = frozenset(
-    {
-        grpc.StatusCode.OK,
-        grpc.StatusCode.CANCELLED,
-        grpc.StatusCode.UNAVAILABLE,
-        grpc.StatusCode.DEADLINE_EXCEEDED,
-        grpc.StatusCode.RESOURCE_EXHAUSTED,
-    }
-)
-# Of those, the ones that somebody may have said, or nobody; RESOURCE_EXHAUSTED is an
-# answer.
-UNANSWERED = PASSING - {grpc.StatusCode.RESOURCE_EXHAUSTED}
-# Of those, the ones that a proxy gives at once. A server that is full gives CANCELLED,
-# and may have room later.
-UNHEARD = UNANSWERED - {grpc.StatusCode.CANCELLED}
 
 CHECKS = (wire.CHECK_METHOD, wire.SERVING_CHECK_METHOD)
 LOAD = (wire.ORCA_METHOD,)
@@ -92,18 +67,6 @@ class Refusals:
 
     def __bool__(self) -> bool:
         return bool(self._status)
-
-
-def status_of(error: grpc.aio.AioRpcError) -> str:
-    """Returns the status's name and, where the server gave some, its words.
-
-    >>> nothing = grpc.aio.Metadata()
-    >>> denied = grpc.StatusCode.UNAUTHENTICATED
-    >>> status_of(grpc.aio.AioRpcError(denied, nothing, nothing, "no token"))
-    'UNAUTHENTICATED: no token'
-    """
-    name, details = error.code().name, printable(error.details() or "")
-    return f"{name}: {details}" if details else name
 
 
 def in_words(status: Mapping[str, str]) -> str:

@@ -19,11 +19,11 @@ from lbclient import wire
 from lbclient.background.flag import Flag
 from lbclient.background.tasks import is_cancelled
 from lbclient.client.health.health_backoff import HealthBackoff
-from lbclient.client.health.refused_services import (
+from lbclient.client.health.refused_services import Refusals
+from lbclient.client.health.statuses import (
     NOT_OFFERED_CODES,
     PASSING,
     UNHEARD,
-    Refusals,
     status_of,
 )
 from lbclient.core.backoff import Backoff
