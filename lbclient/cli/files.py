@@ -21,12 +21,12 @@ def check(field: str, file: str) -> None:
         raise unwritable(field, file, error) from None
 
 
-def write_json(field: str, file: str, what: object) -> None:
+def write_json(file: str, what: object) -> None:
     """Raises ConfigError if it cannot be written."""
     try:
         Path(file).write_text(json.dumps(what, indent=1) + "\n", encoding="utf-8")
     except OSError as error:
-        raise unwritable(field, file, error) from None
+        raise unwritable("json", file, error) from None
 
 
 def unwritable(field: str, file: str, error: OSError) -> ConfigError:

@@ -184,7 +184,7 @@ class _Instruments:
                     for pair in numbers.get(family.name + part, ())
                 ]
                 name = dotted(family.name, family)
-                yield from points_of_family(name, "s", family, of_it)
+                yield from points_of_family(name, family, of_it)
         yield from points_of(self.sums.durations(), self.sums.grpc_targets)
 
     def _make(

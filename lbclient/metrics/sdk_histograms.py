@@ -124,9 +124,10 @@ def method_of(method: tuple[str, str, str]) -> str:
 
 
 def points_of_family(
-    name: str, unit: str, family: Family, numbers: Iterable[tuple[Sample, float]]
+    name: str, family: Family, numbers: Iterable[tuple[Sample, float]]
 ) -> Iterator[Point]:
-    """A histogram of ours, from the samples that Prometheus gets, which accumulate."""
+    """A histogram of ours in seconds. The samples are what Prometheus gets: they
+    accumulate."""
     found: dict[tuple[str, ...], Times] = {}
     bounds: dict[tuple[str, ...], dict[float, float]] = {}
     for sample, number in numbers:
@@ -142,7 +143,7 @@ def points_of_family(
         below = [0.0, *(at_most[bound] for bound in ordered)]
         times.counts = [round(b - a) for a, b in pairwise(below)]
         attributes = tuple(labelled(family.labels, (name, *labels)).items())
-        yield Point(name, unit, family.help, attributes, times)
+        yield Point(name, "s", family.help, attributes, times)
 
 
 Seen = dict[tuple[str, tuple[tuple[str, str], ...]], tuple[list[int], float]]

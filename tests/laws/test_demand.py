@@ -114,7 +114,7 @@ BACKENDS = 20
 
 def connections(counts: list[int], rng: Random) -> list[int]:
     """How many a channel has, second by second, as its balancer goes by demand."""
-    demand = Demand(IDLE_AFTER, 0, 0.0)
+    demand = Demand(IDLE_AFTER, 0.0)
     used_at = dict.fromkeys(range(BACKENDS), 0.0)  # those that are connected
     calls, seen = 0, []
     for now, count in enumerate(counts, 1):
@@ -170,7 +170,7 @@ def test_a_steady_rate_opens_and_closes_seldom(seed: int, gap: float) -> None:
 
 
 def test_what_was_called_before_a_long_sleep_is_forgotten() -> None:
-    demand = Demand(IDLE_AFTER, 0, 0.0)
+    demand = Demand(IDLE_AFTER, 0.0)
     for part in range(2 * PARTS):
         calls = 100 * part
         demand.worth(calls, IDLE_AFTER / PARTS * part)
@@ -180,7 +180,7 @@ def test_what_was_called_before_a_long_sleep_is_forgotten() -> None:
 @pytest.mark.parametrize("gap", [0.1, 5.0, 60.0])
 def test_the_mean_time_between_calls_is_told(gap: float) -> None:
     """After four times the memory e^-4 of the calls is missing, and one or less."""
-    demand, now = Demand(IDLE_AFTER, 0, 0.0), 4 * MEMORY
+    demand, now = Demand(IDLE_AFTER, 0.0), 4 * MEMORY
     for call in range(1, int(now / gap) + 1):
         demand.worth(call, call * gap)
     expected = gap / (1 - exp(-4))
@@ -189,7 +189,7 @@ def test_the_mean_time_between_calls_is_told(gap: float) -> None:
 
 @given(pause=st.floats(0.0, 20 * HOUR))
 def test_it_is_never_less_than_the_time_since_the_last_call(pause: float) -> None:
-    demand = Demand(IDLE_AFTER, 0, 0.0)
+    demand = Demand(IDLE_AFTER, 0.0)
     demand.worth(1000, 100.0)
     demand.worth(1000, 100.0 + pause / 2)
     assert demand.gap(100.0 + pause) >= pause - 1e-6
@@ -197,4 +197,4 @@ def test_it_is_never_less_than_the_time_since_the_last_call(pause: float) -> Non
 
 
 def test_who_never_called_has_no_time_between_calls() -> None:
-    assert Demand(IDLE_AFTER, 0, 0.0).gap(HOUR) == inf
+    assert Demand(IDLE_AFTER, 0.0).gap(HOUR) == inf

@@ -347,7 +347,7 @@ class Calling:
 
     def __init__(self, backends: int) -> None:
         self.loop = asyncio.get_running_loop()
-        self.demand = Demand(IDLE_AFTER, 0, self.loop.time())
+        self.demand = Demand(IDLE_AFTER, self.loop.time())
         self.asking = Asking(gap=lambda: self.demand.gap(self.loop.time()))
         self.asking.state = SERVING
         self.calls = self.watched = 0

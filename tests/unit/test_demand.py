@@ -9,7 +9,7 @@ CONNECTIONS = 10
 
 def worth(calls: int) -> tuple[int, int]:
     """Of so many calls in the last `idle_after`."""
-    return Demand(300.0, 0, 0.0).worth(calls, 1.0)
+    return Demand(300.0, 0.0).worth(calls, 1.0)
 
 
 @pytest.mark.parametrize("calls", [1, SEVERAL, CONNECTIONS * SEVERAL])

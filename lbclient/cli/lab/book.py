@@ -182,7 +182,7 @@ def show(given: argparse.Namespace, found: Mapping[str, Experiment]) -> None:
     if given.json == "-":
         print(json.dumps(what, indent=1))
     else:
-        files.write_json("json", given.json, what)
+        files.write_json(given.json, what)
 
 
 def report(found: Mapping[str, Experiment]) -> Iterator[str]:

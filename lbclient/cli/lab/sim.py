@@ -172,7 +172,7 @@ def compare(given: argparse.Namespace, tell: Tell = hide) -> int:
         raise
     print("\n".join(report(name, scenario, rows, seeds)))
     if given.json is not None:
-        files.write_json("json", given.json, facts(name, scenario, rows, seeds))
+        files.write_json(given.json, facts(name, scenario, rows, seeds))
     if given.plot is not None:
         plot(given.plot, name, rows)
     return 0

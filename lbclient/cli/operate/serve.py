@@ -103,7 +103,7 @@ async def run(given: argparse.Namespace) -> None:
 
     async with (
         scraped_at(given.metrics, given.host) as ended,
-        shown_at(given.page, "127.0.0.1") as started,
+        shown_at(given.page) as started,
     ):
         await serve_by_workers(
             given.make_server,

@@ -17,6 +17,8 @@ from lbclient.server.workers.supervisor import Supervisor
 # Numbers of servers and channels of one process in the page; a process has fewer.
 APART = 1_000_000
 
+HOST = "127.0.0.1"
+
 LISTS = ("channels", "servers", "untold")
 
 
@@ -47,7 +49,7 @@ def together(workers: list[tuple[int, int, bytes]]) -> dict[str, Any]:
 
 @asynccontextmanager
 async def shown_at(
-    port: object, host: str
+    port: object,
 ) -> AsyncIterator[Callable[[Supervisor], None] | None]:
     """Serves the page; gives what is to be told of the supervisor. None: nobody wants a
     page. It is for this machine only, as that of `lbclient.admin.page`.
@@ -63,6 +65,6 @@ async def shown_at(
     def described() -> dict[str, Any]:
         return together(supervisors[0].described() if supervisors else [])
 
-    site = Site(pages(History(), Siblings(host), described), {"localhost", host})
-    async with served("page", site, host, number):
+    site = Site(pages(History(), Siblings(HOST), described), {"localhost", HOST})
+    async with served("page", site, HOST, number):
         yield supervisors.append

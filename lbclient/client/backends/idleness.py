@@ -45,7 +45,7 @@ class Idleness:
         self._clock = context.clock
         self._calls = calls
         self._look = Alarm(tasks, self._look_at_use)
-        self._demand = Demand(config.idle_after, 0, context.clock())
+        self._demand = Demand(config.idle_after, context.clock())
         self._counted = 0  # calls, when it looked last
         self._rest = context.rest
         self._rest.looks.append(self._look_again)

@@ -106,10 +106,10 @@ class Attention:
 class Demand:
     """How many connections a channel's calls are worth, in the last `idle_after`."""
 
-    def __init__(self, idle_after: float, calls: int, now: float) -> None:
+    def __init__(self, idle_after: float, now: float) -> None:
         self._part = idle_after / PARTS
-        self._marks: deque[tuple[float, int]] = deque([(now, calls)])
-        self._calls = calls
+        self._marks: deque[tuple[float, int]] = deque([(now, 0)])
+        self._calls = 0
         self._called_at = now  # last, as far as was looked
         self._recent = DecayingCount(MEMORY)
 

@@ -27,14 +27,12 @@ class PlainSyncServer(PlainBase, grpc.Server):
         self, inner: grpc.Server, handlers: Iterable[grpc.GenericRpcHandler]
     ) -> None:
         self._health = _Health()
-        self.is_started = False
         super().__init__(inner, self._health.services, handlers)
 
     def start(self) -> None:
         # After the user's, so that a health service of the user's goes first.
         self._inner.add_generic_rpc_handlers((self._health.handler(),))
         self._inner.start()
-        self.is_started = True
 
     def stop(self, grace: float | None) -> Any:
         self._health.end()
