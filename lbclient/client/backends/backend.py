@@ -203,27 +203,31 @@ class Backend:
         self._job.interrupt()  # `follow` goes on with what is to be done now
         if order is Order.DISCONNECT:
             give_up(self.channel, f"{self.endpoint.address} was disconnected: {reason}")
-            return
-        may_be_full, former = order is Order.REPLACE, self.channel
+        elif order is Order.CONNECT:
+            self.channel = self._dial()
+        else:
+            self._replace(order is Order.REPLACE, reason)
+
+    def _replace(self, may_be_full: bool, reason: str) -> None:
+        """Dials again. The former connection may be dead, or full: it is left to the
+        calls that are still on it."""
         if may_be_full and self._watch.has_spoken_since(self._checks.asked_at):
             # The stream lives, and beside it nothing was answered.
             now = asyncio.get_running_loop().time()
             self.permit.record_ended(1, self.load.in_flight, now)
             self.permit.suspend(now)
-        self.channel = self._dial()
-        if order in (Order.REDIAL, Order.REPLACE):
-            # One that may be dead is left to the calls that are still on it.
-            self._former.add(
-                former, reason, lambda: may_be_full or not self.reported.is_ours
+        former, self.channel = self.channel, self._dial()
+        self._former.add(
+            former, reason, lambda: may_be_full or not self.reported.is_ours
+        )
+        if self._is_kept.is_set():
+            logger.about(
+                logging.INFO,
+                "dialling again",
+                channel=self._context.label,
+                backend=self.endpoint.address,
+                reason=reason,
             )
-            if self._is_kept.is_set():
-                logger.about(
-                    logging.INFO,
-                    "dialling again",
-                    channel=self._context.label,
-                    backend=self.endpoint.address,
-                    reason=reason,
-                )
 
     def dial_again(self, reason: str) -> None:
         """Makes another connection in place of one that is well, and had no calls."""

@@ -144,7 +144,7 @@ class Lifecycle:
         on a new one."""
         return self.connection.is_expected_back
 
-    # --- the connection -------------------------------------------------------
+    # --- the connection ---------------------------------------------------------------
 
     def connected(self, now: float, patience: float) -> Step:
         """A connection is made. Waits for a health response, perhaps of a new task;
@@ -189,7 +189,33 @@ class Lifecycle:
         self.connection.is_expected_back = self.state is not State.LAME_DUCK
         return self.connection.enter(State.LAME_DUCK, "it sent GOAWAY")
 
-    # --- what the resolver says -----------------------------------------------
+    # --- calls, and the resolver ------------------------------------------------------
+
+    def became_idle(self, seconds: float, now: float, by_udp: bool) -> Step:
+        """Disconnects a backend that had no calls for so many `seconds`. `by_udp`: it
+        answers UDP health checks."""
+        is_ready = self.state is State.READY and self.link is Link.UP
+        is_refusing = self.state is State.REFUSING and self.link is not Link.AWAY
+        if not (is_ready or is_refusing):
+            return NOTHING
+        self.connection.move(Link.AWAY)
+        self.connection.looks.restart()
+        if not by_udp:
+            self.connection.looks.later(now)
+        if is_refusing:
+            return Step(order=Order.DISCONNECT)
+        reason = f"no calls for {seconds:.0f} s"
+        return self.connection.enter(State.INACTIVE, reason, Order.DISCONNECT)
+
+    def wanted(self) -> Step:
+        """A call wants the backend: it connects, whatever its state was."""
+        if self.link is not Link.AWAY:
+            return NOTHING
+        self.connection.move(Link.DOWN)
+        self.connection.is_wanted = True
+        return self.connection.enter(
+            State.CONNECTING, "wanted for calls", Order.CONNECT
+        )
 
     def resolver_said(self, is_leaving: bool) -> Step:
         """The backend is about to leave, or is not any more. The resolver knows before
@@ -205,7 +231,7 @@ class Lifecycle:
             return NOTHING
         return known.enter(known.state_if_staying, "the resolver wants it back")
 
-    # --- what the backend says over the connection ----------------------------
+    # --- health reports, trailers, UDP ------------------------------------------------
 
     def health_reported(
         self, state: TaskState, has_report: bool, now: float, reason: str = ""
@@ -232,7 +258,23 @@ class Lifecycle:
         self.connection.expires_at = now + TRAILER_INTERVALS * self._interval
         return self.connection.enter(State.LAME_DUCK, "it says lame duck")
 
-    # --- time -----------------------------------------------------------------
+    def udp_answered(self, state: TaskState) -> Step:
+        """Takes a state that was told by UDP. As UDP works, no LOOK is needed."""
+        if self.link is not Link.AWAY:
+            return NOTHING
+        self.connection.has_answered = True
+        self.connection.looks.put_off()
+        self.connection.looks.restart()
+        return self.connection.enter(_from_afar(state), f"{it_says(state)} by UDP")
+
+    def udp_unanswered(self, now: float) -> Step:
+        """A UDP health check was not answered: UDP is blocked, or the backend is gone.
+        A LOOK is due soon, after a random pause as other clients see the same."""
+        if self.link is Link.AWAY:
+            self.connection.looks.soon(now)
+        return NOTHING
+
+    # --- time -------------------------------------------------------------------------
 
     def tick(self, now: float, reported_at: float) -> Step:
         """Decides what follows from the time alone; `reported_at` is when the backend
@@ -269,48 +311,7 @@ class Lifecycle:
             State.READY, "lame duck state from a response trailer expired"
         )
 
-    # --- without a connection -------------------------------------------------
-
-    def became_idle(self, seconds: float, now: float, by_udp: bool) -> Step:
-        """Disconnects a backend that had no calls for so many `seconds`. `by_udp`: it
-        answers UDP health checks."""
-        can_go = self.state is State.READY and self.link is Link.UP
-        if not can_go and (self.state is not State.REFUSING or self.link is Link.AWAY):
-            return NOTHING
-        self.connection.move(Link.AWAY)
-        self.connection.looks.restart()
-        if not by_udp:
-            self.connection.looks.later(now)
-        if self.state is State.REFUSING:
-            return Step(order=Order.DISCONNECT)
-        reason = f"no calls for {seconds:.0f} s"
-        return self.connection.enter(State.INACTIVE, reason, Order.DISCONNECT)
-
-    def wanted(self) -> Step:
-        """A call wants the backend: it connects, whatever its state was."""
-        if self.link is not Link.AWAY:
-            return NOTHING
-        self.connection.move(Link.DOWN)
-        self.connection.is_wanted = True
-        return self.connection.enter(
-            State.CONNECTING, "wanted for calls", Order.CONNECT
-        )
-
-    def udp_answered(self, state: TaskState) -> Step:
-        """Takes a state that was told by UDP. As UDP works, no LOOK is needed."""
-        if self.link is not Link.AWAY:
-            return NOTHING
-        self.connection.has_answered = True
-        self.connection.looks.put_off()
-        self.connection.looks.restart()
-        return self.connection.enter(_from_afar(state), f"{it_says(state)} by UDP")
-
-    def udp_unanswered(self, now: float) -> Step:
-        """A UDP health check was not answered: UDP is blocked, or the backend is gone.
-        A LOOK is due soon, after a random pause as other clients see the same."""
-        if self.link is Link.AWAY:
-            self.connection.looks.soon(now)
-        return NOTHING
+    # --- a LOOK -----------------------------------------------------------------------
 
     def look_answered(self, state: TaskState, now: float, reason: str = "") -> Step:
         """A LOOK found a state. `reason` is as in `health_reported`."""
