@@ -127,7 +127,7 @@ class _Hedged(Call):
     def _go_on_with(self, hedge: _HedgeInFlight) -> None:
         self._lbclient, self._inner, self._attempt_end = hedge
         if self.attempts.on_move is not None:
-            self._begun_resumable()
+            self._note_resumable()
 
     def _measure(self) -> None:
         """The first attempt, or its hedge in its place, has answered."""

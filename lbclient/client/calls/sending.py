@@ -120,7 +120,7 @@ class SendingCall(WaitingCall):
         self._attempt_end = AttemptEnd(balancer, attempt, self._finder(), siblings)
         inner.add_done_callback(self._attempt_end)
         if attempts.on_move is not None:
-            self._begun_resumable()
+            self._note_resumable()
 
     def _send(self, *arguments: Any) -> Any:
         """Starts an attempt, in the context of who made the call: what ends a wait is
@@ -128,7 +128,7 @@ class SendingCall(WaitingCall):
         start, context = self.attempts.start, self._context
         return start(*arguments) if context is None else context.run(start, *arguments)
 
-    def _begun_resumable(self) -> None:
+    def _note_resumable(self) -> None:
         backend, hints = self._lbclient.backend, self.attempts.hints
         self._balancer.pickers.streams.begun(self, backend, self._inner, hints)
 
@@ -158,7 +158,7 @@ class SendingCall(WaitingCall):
     def attempt_over(self, then: Next | None) -> None:
         """Starts the next attempt as `then` says; None ends the call."""
         if then is None:
-            self._fire()
+            self._run_callbacks()
             return
         self._inner = self._wait_over = None
         self._go_on(then)
@@ -213,10 +213,10 @@ class SendingCall(WaitingCall):
     def _end(self, error: BaseException) -> None:
         self._error = error
         self.attempts.end()
-        self._fire()
+        self._run_callbacks()
         self._end_wait()
 
-    def _fire(self) -> None:
+    def _run_callbacks(self) -> None:
         """Runs the done callbacks, before whoever awaits the call resumes."""
         callbacks, self._callbacks = self._callbacks, ()
         for callback in callbacks:
@@ -236,7 +236,7 @@ class SendingCall(WaitingCall):
         # Later, and there: a collection can happen in the midst of anything.
         with suppress(RuntimeError):  # the loop is closed, and so is the call
             self._balancer.loop.call_soon_threadsafe(inner.cancel)
-            self._balancer.loop.call_soon_threadsafe(self._fire)
+            self._balancer.loop.call_soon_threadsafe(self._run_callbacks)
 
     def time_remaining(self) -> float | None:
         if self._inner is not None:
@@ -249,20 +249,17 @@ class SendingCall(WaitingCall):
 
     # --- awaiting it ------------------------------------------------------------------
 
-    async def _started(self) -> Any:
-        """Waits for the inner call; raises what kept it from being sent.
-
-        If this wait is cancelled, so is the call.
-        """
-        try:
-            return await self._sent()
-        except asyncio.CancelledError:
-            self.cancel()
-            raise
+    async def _until_sent(self) -> Any:
+        """Waits until the call is sent, or over. Returns the inner call; None: over."""
+        while self._inner is None and self._error is None:
+            # Again where an attempt has ended before who waits for it went on.
+            assert self._wait_over is not None
+            await self._wait_over.wait()
+        return self._inner
 
     async def _sent(self) -> Any:
-        """Like `_started`, but the call goes on if this wait is cancelled."""
-        inner = await self._observed()
+        """Waits for the inner call; raises what kept it from being sent."""
+        inner = await self._until_sent()
         if isinstance(self._error, asyncio.CancelledError):
             raise asyncio.CancelledError
         if self._error is not None:
@@ -270,13 +267,13 @@ class SendingCall(WaitingCall):
             raise self._error
         return inner
 
-    async def _observed(self) -> Any:
-        """Like `_sent`, but returns None instead of raising an error."""
-        while self._inner is None and self._error is None:
-            # Again where an attempt has ended before who waits for it went on.
-            assert self._wait_over is not None
-            await self._wait_over.wait()
-        return self._inner
+    async def _sent_or_cancelled(self) -> Any:
+        """Like `_sent`. If this wait is cancelled, so is the call."""
+        try:
+            return await self._sent()
+        except asyncio.CancelledError:
+            self.cancel()
+            raise
 
     async def _was_given_up(self, inner: Any, before: int) -> bool:
         """Whether a CancelledError came because this client gave up the attempt, and
@@ -418,7 +415,7 @@ class UnaryResponse(SendingCall):
     def __await__(self) -> Generator[Any, None, Any]:
         while True:
             if self._inner is None:
-                yield from self._started().__await__()
+                yield from self._sent_or_cancelled().__await__()
             inner = self._inner
             # `cancellations`, as in `direct`
             task = asyncio.current_task(self._balancer.loop)

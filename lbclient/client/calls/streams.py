@@ -51,7 +51,7 @@ class _StreamResponse(Call):
         if not self.done():
             self._settle_on("read")
         try:
-            message = await self._on_inner(self._started, "read")
+            message = await self._on_inner(self._sent_or_cancelled, "read")
             if not self._has_read:
                 self._begin_reading(message)
             return message
@@ -98,7 +98,7 @@ class _Responses:
         call = self._call
         while True:
             if self._iterator is None:
-                self._inner = await call._started()
+                self._inner = await call._sent_or_cancelled()
                 self._iterator = self._inner.__aiter__()
             # `cancellations`, as in `direct`
             task = asyncio.current_task(call._balancer.loop)
@@ -143,7 +143,7 @@ class _StreamRequest(Writable, Call):
         self._refuse_if_fed()
         if self._is_unsent():
             return
-        await self._on_inner(self._started, "done_writing")
+        await self._on_inner(self._sent_or_cancelled, "done_writing")
         self._has_written = True
 
     async def wait_for_connection(self) -> None:

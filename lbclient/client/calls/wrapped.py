@@ -26,7 +26,7 @@ class Call(SendingCall):
     """Answers what a call of grpc.aio's is asked: by the call of the last attempt."""
 
     async def wait_for_connection(self) -> None:
-        await self._on_inner(self._started, "wait_for_connection")
+        await self._on_inner(self._sent_or_cancelled, "wait_for_connection")
 
     async def _on_inner(
         self, inner_call: Callable[[], Any], act: str, *arguments: Any
@@ -42,7 +42,7 @@ class Call(SendingCall):
                     return answer
             except asyncio.CancelledError:
                 if not await self._was_given_up(inner, before):
-                    if inner_call == self._started:
+                    if inner_call == self._sent_or_cancelled:
                         self.cancel()  # what grpc.aio has not begun, it leaves alone
                     raise
             except Exception as error:
@@ -89,7 +89,7 @@ class Call(SendingCall):
     async def _ask(self, question: str) -> Any:
         """What the last attempt answers to `question`, a method of grpc.aio's call;
         None if the call was not sent."""
-        while (inner := await self._observed()) is not None:
+        while (inner := await self._until_sent()) is not None:
             answer = await getattr(inner, question)()
             if inner is self._inner:
                 return answer
