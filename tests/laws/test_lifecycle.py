@@ -193,11 +193,11 @@ class LifecycleMachine(RuleBasedStateMachine):
         if state is not None:
             self.vouched_at, self.was_heard = self.now, True
             self.has_answered = True
-        trust, now = self.life.trust, self.now
+        doubts, now = self.life.doubts, self.now
         step = (
-            trust.check_unanswered(now)
+            doubts.check_unanswered(now)
             if state is None
-            else trust.check_answered(state, now)
+            else doubts.check_answered(state, now)
         )
         if state is SERVING or step.state is not None:
             self.said = state  # else its health stream has spoken meanwhile
@@ -208,7 +208,7 @@ class LifecycleMachine(RuleBasedStateMachine):
         """Calls that are not answered take no backend out: it may be busy."""
         self.served += is_answered
         before = self.life.state
-        self.take(self.life.trust.look_at_calls(in_flight, self.served, self.now))
+        self.take(self.life.doubts.look_at_calls(in_flight, self.served, self.now))
         assert self.life.state is before
 
     @rule(by_udp=st.booleans())
@@ -229,8 +229,8 @@ class LifecycleMachine(RuleBasedStateMachine):
         was_ready = self.life.state is State.READY
         self.served += is_served
         for _ in range(MISSES - 1):
-            self.take(self.life.trust.deadline_missed(self.served, False, self.now))
-        self.take(self.life.trust.deadline_missed(self.served, has_others, self.now))
+            self.take(self.life.doubts.deadline_missed(self.served, False, self.now))
+        self.take(self.life.doubts.deadline_missed(self.served, has_others, self.now))
         is_early = self.now < self.vouched_at + INTERVAL
         stays = was_ready and (not has_others or is_early)
         assert (self.life.state is State.READY) is stays
@@ -357,8 +357,8 @@ def test_what_is_served_in_between_ends_a_row_of_missed_deadlines() -> None:
     life = ready()
     for served in range(3):
         for _ in range(MISSES - 1):
-            assert life.trust.deadline_missed(served, True, 0.0) == Step()
-    step = life.trust.deadline_missed(2, True, 0.0)
+            assert life.doubts.deadline_missed(served, True, 0.0) == Step()
+    step = life.doubts.deadline_missed(2, True, 0.0)
     assert step.state is State.CONNECTING
     assert step.reason == f"{MISSES} deadlines missed in a row"
 
@@ -366,10 +366,10 @@ def test_what_is_served_in_between_ends_a_row_of_missed_deadlines() -> None:
 def test_who_is_doubted_is_not_believed_until_it_answers() -> None:
     life = ready()
     for _ in range(MISSES):
-        taking(life, life.trust.deadline_missed(0, True, 0.0))
+        taking(life, life.doubts.deadline_missed(0, True, 0.0))
     assert life.state is State.CONNECTING
     assert life.health_reported(SERVING, True, 0.5) == Step()
-    assert taking(life, life.trust.check_unanswered(1.0)).state is None
+    assert taking(life, life.doubts.check_unanswered(1.0)).state is None
     assert taking(life, life.tick(1.0, 0.5)).order is Order.LOOK
     assert (
         taking(life, life.look_unanswered("no answer", 1.5, is_there=True)).state
@@ -379,7 +379,7 @@ def test_who_is_doubted_is_not_believed_until_it_answers() -> None:
     due = life.due_at()
     assert due is not None
     assert taking(life, life.tick(due, due)).order is Order.CHECK
-    assert taking(life, life.trust.check_answered(SERVING, due)).state is State.READY
+    assert taking(life, life.doubts.check_answered(SERVING, due)).state is State.READY
 
 
 def test_who_leaves_by_the_resolver_s_word_is_a_lame_duck_whatever_it_says() -> None:

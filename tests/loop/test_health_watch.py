@@ -17,7 +17,7 @@ from lbclient.client.health.connection_health import NO_SERVICE
 from lbclient.client.health.repeated_checks import ASKED
 from lbclient.client.health.stream_checks import NO_ROOM
 from lbclient.client.health.streams import BURST, FLOOD_PAUSE, LONGEST_PAUSE, RATE
-from lbclient.core.backends.doubt import RAREST_CHECK
+from lbclient.core.backends.checks import RAREST_CHECK
 from lbclient.core.backends.shared_address import MEMORY, MOST_TASKS, RECENT
 from lbclient.core.backends.stream_permit import (
     LEAST_PATIENCE,

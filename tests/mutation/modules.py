@@ -15,11 +15,11 @@ TESTS = {
     " laws/test_lifecycle loop/test_balancer loop/test_health_watch",
     "core/backends/connection_state.py": "unit/test_lifecycle laws/test_lifecycle"
     " loop/test_balancer loop/test_health_watch",
-    "core/backends/trust.py": "unit/test_lifecycle unit/test_lifecycle_table"
+    "core/backends/doubts.py": "unit/test_lifecycle unit/test_lifecycle_table"
     " laws/test_lifecycle loop/test_balancer loop/test_health_watch",
     "core/backends/looks.py": "unit/test_looks unit/test_lifecycle laws/test_lifecycle"
     " loop/test_balancer loop/test_health_watch",
-    "core/backends/doubt.py": "unit/test_looks unit/test_lifecycle laws/test_lifecycle"
+    "core/backends/checks.py": "unit/test_looks unit/test_lifecycle laws/test_lifecycle"
     " loop/test_health_watch loop/test_balancer",
     "core/backends/silence.py": "unit/test_silence unit/test_lifecycle"
     " laws/test_lifecycle loop/test_health_watch loop/test_balancer",

@@ -6,8 +6,8 @@ from random import Random
 import pytest
 
 from lbclient.core.backends.call_answers import MISSES
+from lbclient.core.backends.checks import RAREST_CHECK
 from lbclient.core.backends.connection_state import Order, Step
-from lbclient.core.backends.doubt import RAREST_CHECK
 from lbclient.core.backends.lifecycle import TRAILER_INTERVALS, Lifecycle
 from lbclient.core.backends.looks import FIRST_LOOK, LOOK_PERIOD
 from lbclient.core.backends.silence import UNREAD
@@ -36,16 +36,16 @@ def life() -> Lifecycle:
 def miss(life: Lifecycle, now: float) -> Step:
     """As many deadlines as it takes to doubt it; the last one's step."""
     for _ in range(MISSES - 1):
-        assert life.trust.deadline_missed(0, True, now) == Step()
-    return take(life, life.trust.deadline_missed(0, True, now))
+        assert life.doubts.deadline_missed(0, True, now) == Step()
+    return take(life, life.doubts.deadline_missed(0, True, now))
 
 
 def test_who_just_answered_is_trusted_for_an_interval(life: Lifecycle) -> None:
     assert miss(life, 1.0).order is Order.CHECK
-    assert take(life, life.trust.check_answered(SERVING, 1.0)).state is State.READY
+    assert take(life, life.doubts.check_answered(SERVING, 1.0)).state is State.READY
     trusted_until = 1.0 + INTERVAL
     assert miss(life, trusted_until - MOMENT) == Step()
-    step = take(life, life.trust.deadline_missed(0, True, trusted_until))
+    step = take(life, life.doubts.deadline_missed(0, True, trusted_until))
     assert (step.state, step.order) == (State.CONNECTING, Order.CHECK)
 
 
@@ -146,7 +146,7 @@ def test_a_connection_that_never_spoke_is_asked_after_its_patience(
     stranger: Lifecycle,
 ) -> None:
     assert ring(stranger) == (PATIENCE, Step(order=Order.CHECK))
-    step = take(stranger, stranger.trust.check_answered(SERVING, 3.1))
+    step = take(stranger, stranger.doubts.check_answered(SERVING, 3.1))
     assert step == Step(State.READY, "asked, it says serving")
     assert stranger.due_at() is None
 
@@ -156,10 +156,10 @@ def test_what_a_server_said_in_its_own_words_is_the_reason(
 ) -> None:
     """Of grpc.health.v1's NOT_SERVING the state is our guess."""
     words, gone = "it says NOT_SERVING (grpc.health.v1)", TaskState.LAME_DUCK
-    step = take(stranger, stranger.trust.check_answered(gone, 3.1, words))
+    step = take(stranger, stranger.doubts.check_answered(gone, 3.1, words))
     assert step == Step(State.LAME_DUCK, f"asked, {words}")
     assert miss(life, 1.0).order is Order.CHECK
-    step = take(life, life.trust.check_answered(gone, 1.0, words))
+    step = take(life, life.doubts.check_answered(gone, 1.0, words))
     assert step == Step(State.LAME_DUCK, f"asked, {words}")
 
 
@@ -168,7 +168,7 @@ def test_a_connection_that_never_spoke_is_replaced_once_another_is_answered(
 ) -> None:
     ring(stranger)
     now = 2 * PATIENCE
-    step = take(stranger, stranger.trust.check_unanswered(now))
+    step = take(stranger, stranger.doubts.check_unanswered(now))
     assert step.reason == (
         "connected; no health response yet; a health check is not answered"
     )
@@ -185,7 +185,7 @@ def test_it_refuses_while_another_connection_is_as_dead_and_is_looked_at_again(
     stranger: Lifecycle,
 ) -> None:
     ring(stranger)
-    take(stranger, stranger.trust.check_unanswered(6.0))
+    take(stranger, stranger.doubts.check_unanswered(6.0))
     ring(stranger)
     step = take(stranger, stranger.look_unanswered("cannot connect: ...", 10.0))
     assert step.state is State.REFUSING
@@ -194,7 +194,7 @@ def test_it_refuses_while_another_connection_is_as_dead_and_is_looked_at_again(
     for _ in range(4):
         due, step = ring(stranger)
         if step.order is Order.CHECK:
-            take(stranger, stranger.trust.check_unanswered(due))
+            take(stranger, stranger.doubts.check_unanswered(due))
         else:
             assert step.order is Order.LOOK
             looks.append(due)
@@ -210,7 +210,7 @@ def test_it_refuses_while_another_connection_is_as_dead_and_is_looked_at_again(
 def test_a_busy_server_keeps_its_connection(stranger: Lifecycle) -> None:
     """Its threads answer no question, but its core acknowledges pings."""
     ring(stranger)
-    take(stranger, stranger.trust.check_unanswered(6.0))
+    take(stranger, stranger.doubts.check_unanswered(6.0))
     ring(stranger)
     step = take(stranger, stranger.look_unanswered("no answer", 11.0, is_there=True))
     assert (step.state, step.order) == (None, None)
@@ -223,7 +223,7 @@ def test_a_lone_server_that_answers_no_question_gets_its_calls(
 ) -> None:
     """As it would from grpc.aio."""
     ring(stranger)
-    take(stranger, stranger.trust.check_unanswered(6.0))
+    take(stranger, stranger.doubts.check_unanswered(6.0))
     ring(stranger)
     step = stranger.look_unanswered("no answer", 11.0, is_there=True, has_others=False)
     assert take(stranger, step).state is State.READY
@@ -233,10 +233,10 @@ def test_a_lone_server_that_once_said_that_it_starts_is_not_taken_to_serve(
     stranger: Lifecycle,
 ) -> None:
     ring(stranger)
-    step = stranger.trust.check_answered(TaskState.STARTING, 3.1)
+    step = stranger.doubts.check_answered(TaskState.STARTING, 3.1)
     assert take(stranger, step).state is State.STARTING
     due, _ = ring(stranger)
-    take(stranger, stranger.trust.check_unanswered(due + PATIENCE))
+    take(stranger, stranger.doubts.check_unanswered(due + PATIENCE))
     ring(stranger)
     step = stranger.look_unanswered("no answer", 15.0, is_there=True, has_others=False)
     assert take(stranger, step).state is None
@@ -250,27 +250,29 @@ def test_calls_without_an_answer_have_the_connection_asked_ever_more_seldom(
     now = 0.0
     while now < 300.0:
         now += INTERVAL / 2
-        step = take(stranger, stranger.trust.look_at_calls(1, 0, now))
+        step = take(stranger, stranger.doubts.look_at_calls(1, 0, now))
         if step.order is Order.CHECK:
             pause = now - (asked[-1] if asked else 0.0)
             cause = f"1 in flight and no answer for {pause:.1f} s"
             assert stranger.connection.checks.cause == cause
             asked.append(now)
-            assert take(stranger, stranger.trust.check_answered(SERVING, now)) == Step()
+            assert (
+                take(stranger, stranger.doubts.check_answered(SERVING, now)) == Step()
+            )
     pauses = [after - before for before, after in pairwise([0.0, *asked])]
     assert pauses[:4] == [PATIENCE, 2 * PATIENCE, 4 * PATIENCE, 8 * PATIENCE]
     assert max(pauses) == RAREST_CHECK
     assert stranger.state is State.READY
-    stranger.trust.look_at_calls(1, 1, now)  # an answer came
-    assert stranger.trust.look_at_calls(1, 1, now + PATIENCE).order is Order.CHECK
+    stranger.doubts.look_at_calls(1, 1, now)  # an answer came
+    assert stranger.doubts.look_at_calls(1, 1, now + PATIENCE).order is Order.CHECK
 
 
 def quiet(life: Lifecycle) -> float:
     """A call that is not answered, nor is the CHECK: at the time of the LOOK."""
     take(life, life.health_reported(SERVING, False, 0.0, "no health service"))
-    assert life.trust.look_at_calls(1, 0, PATIENCE).order is Order.CHECK
+    assert life.doubts.look_at_calls(1, 0, PATIENCE).order is Order.CHECK
     now = 2 * PATIENCE
-    assert take(life, life.trust.check_unanswered(now)) == Step()
+    assert take(life, life.doubts.check_unanswered(now)) == Step()
     assert ring(life) == (now, Step(order=Order.LOOK))
     return now
 
@@ -294,7 +296,7 @@ def test_who_was_heard_during_the_look_is_not_out_as_that_was_not_answered(
     stranger: Lifecycle,
 ) -> None:
     ring(stranger)
-    take(stranger, stranger.trust.check_unanswered(6.0))
+    take(stranger, stranger.doubts.check_unanswered(6.0))
     ring(stranger)
     take(stranger, stranger.health_reported(SERVING, False, 7.0))
     assert stranger.look_unanswered("cannot connect", 8.0) == Step()
@@ -313,7 +315,7 @@ def test_a_look_that_was_answered_without_a_connection_is_an_answer(
 
 def test_an_answer_during_the_look_ends_the_doubt(stranger: Lifecycle) -> None:
     now = quiet(stranger)
-    assert stranger.trust.look_at_calls(1, 1, now + 0.1) == Step()
+    assert stranger.doubts.look_at_calls(1, 1, now + 0.1) == Step()
     assert take(stranger, stranger.look_answered(SERVING, now + 0.2)) == Step()
     assert stranger.is_connected()
 
@@ -327,7 +329,7 @@ def test_who_cannot_be_reached_either_way_gets_no_calls_if_others_do(
     expected = State.REFUSING if has_others else State.READY
     take(stranger, step)
     assert stranger.state is expected
-    back = stranger.trust.check_answered(SERVING, now + 6.0)
+    back = stranger.doubts.check_answered(SERVING, now + 6.0)
     take(stranger, back)
     assert stranger.state is State.READY
 
@@ -337,12 +339,12 @@ def test_the_last_one_that_misses_deadlines_is_asked_and_gets_calls_meanwhile(
 ) -> None:
     take(stranger, stranger.health_reported(SERVING, False, 0.0, "no health service"))
     for _ in range(MISSES - 1):
-        assert stranger.trust.deadline_missed(0, False, 1.0) == Step()
-    assert stranger.trust.deadline_missed(0, False, 1.0) == Step(order=Order.CHECK)
-    assert stranger.trust.deadline_missed(0, False, 1.0) == Step(), (
+        assert stranger.doubts.deadline_missed(0, False, 1.0) == Step()
+    assert stranger.doubts.deadline_missed(0, False, 1.0) == Step(order=Order.CHECK)
+    assert stranger.doubts.deadline_missed(0, False, 1.0) == Step(), (
         "it is asked already"
     )
-    assert take(stranger, stranger.trust.check_unanswered(3.0)) == Step()
+    assert take(stranger, stranger.doubts.check_unanswered(3.0)) == Step()
     assert ring(stranger)[1].order is Order.LOOK
     assert take(stranger, stranger.look_answered(SERVING, 3.1)).order is Order.REPLACE
 
@@ -352,12 +354,12 @@ def test_one_that_missed_deadlines_and_never_answers_checks_gets_calls_again(
 ) -> None:
     """If no other that gets calls answers checks: then they tell nothing."""
     ring(stranger)
-    take(stranger, stranger.trust.check_unanswered(6.0))
+    take(stranger, stranger.doubts.check_unanswered(6.0))
     ring(stranger)
     take(stranger, stranger.look_unanswered("no answer", 11.0, True, has_others=False))
     step = miss(stranger, 20.0)
     assert (step.state, step.order) == (State.CONNECTING, Order.CHECK)
-    take(stranger, stranger.trust.check_unanswered(23.0))
+    take(stranger, stranger.doubts.check_unanswered(23.0))
     assert ring(stranger)[1].order is Order.LOOK
     step = stranger.look_unanswered("no answer", 28.0, is_there=True, has_others=False)
     assert take(stranger, step).state is State.READY
@@ -367,7 +369,7 @@ def test_one_that_answers_checks_and_missed_deadlines_must_answer_again(
     life: Lifecycle,
 ) -> None:
     miss(life, 1.0)
-    take(life, life.trust.check_unanswered(1.5))
+    take(life, life.doubts.check_unanswered(1.5))
     assert ring(life, reported_at=1.5)[1].order is Order.LOOK
     step = life.look_unanswered("no answer", 1.6, is_there=True, has_others=False)
     assert take(life, step).state is None
@@ -436,25 +438,25 @@ def test_a_doubted_backend_may_say_that_it_leaves_but_not_that_it_serves(
 
 def test_a_check_that_nobody_waits_for_changes_nothing(life: Lifecycle) -> None:
     due = life.due_at()
-    assert life.trust.check_unanswered(1.0) == Step()
+    assert life.doubts.check_unanswered(1.0) == Step()
     assert life.due_at() == due
-    assert life.trust.check_answered(TaskState.LAME_DUCK, 1.0) == Step()
+    assert life.doubts.check_answered(TaskState.LAME_DUCK, 1.0) == Step()
     assert life.due_at() == due
     take(life, life.connection_lost())
-    assert life.trust.check_answered(SERVING, 1.0) == Step()
+    assert life.doubts.check_answered(SERVING, 1.0) == Step()
     other = Lifecycle(INTERVAL, Random(7))
     take(other, other.connected(0.0, INTERVAL))
     take(other, other.connection_lost())
-    assert other.trust.check_answered(SERVING, 1.0) == Step()
+    assert other.doubts.check_answered(SERVING, 1.0) == Step()
     assert not other.answers_checks()
 
 
 def test_of_calls_without_an_answer_a_check_tells_that_it_lives_and_no_state(
     stranger: Lifecycle,
 ) -> None:
-    take(stranger, stranger.trust.check_answered(SERVING, 1.0))
-    assert stranger.trust.look_at_calls(1, 0, 1.0 + PATIENCE).order is Order.CHECK
-    assert stranger.trust.check_answered(TaskState.LAME_DUCK, 5.0) == Step()
+    take(stranger, stranger.doubts.check_answered(SERVING, 1.0))
+    assert stranger.doubts.look_at_calls(1, 0, 1.0 + PATIENCE).order is Order.CHECK
+    assert stranger.doubts.check_answered(TaskState.LAME_DUCK, 5.0) == Step()
     assert stranger.due_at() is None
 
 
@@ -608,21 +610,21 @@ def test_the_reason_of_a_state_is_the_one_that_is_given(life: Lifecycle) -> None
 def test_a_stream_without_a_word_has_a_new_connection_asked_at_once() -> None:
     """If nobody else may answer, and once: then the checks have pauses of their own."""
     life = Lifecycle(INTERVAL, Random(7))
-    assert life.trust.stream_ended_unheard(0.0, may_others_answer=False) == Step()
+    assert life.doubts.stream_ended_unheard(0.0, may_others_answer=False) == Step()
     assert life.due_at() is None
     take(life, life.connected(1.0, INTERVAL))
-    life.trust.stream_ended_unheard(1.5, may_others_answer=True)
+    life.doubts.stream_ended_unheard(1.5, may_others_answer=True)
     assert life.due_at() == 1.0 + INTERVAL
-    life.trust.stream_ended_unheard(1.5, may_others_answer=False)
+    life.doubts.stream_ended_unheard(1.5, may_others_answer=False)
     assert life.due_at() == 1.5
     assert life.tick(1.5, 0.0).order is Order.CHECK
-    life.trust.check_unanswered(1.5)
+    life.doubts.check_unanswered(1.5)
     assert life.tick(1.5, 0.0).order is Order.LOOK
-    life.trust.stream_ended_unheard(2.0, may_others_answer=False)
+    life.doubts.stream_ended_unheard(2.0, may_others_answer=False)
     assert life.due_at() == 1.5 + INTERVAL
 
 
 def test_one_that_was_heard_is_not_asked_for_that(life: Lifecycle) -> None:
     due = life.due_at()
-    life.trust.stream_ended_unheard(1.0, may_others_answer=False)
+    life.doubts.stream_ended_unheard(1.0, may_others_answer=False)
     assert life.due_at() == due

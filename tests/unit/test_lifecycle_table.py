@@ -12,10 +12,10 @@ import pytest
 import lbclient
 from lbclient.core.backends import lifecycle
 from lbclient.core.backends.call_answers import MISSES
+from lbclient.core.backends.checks import Doubt
 from lbclient.core.backends.connection_state import STATE_OF_TASK, Link, Order, Step
-from lbclient.core.backends.doubt import Doubt
+from lbclient.core.backends.doubts import Doubts
 from lbclient.core.backends.lifecycle import Lifecycle
-from lbclient.core.backends.trust import Trust
 from lbclient.core.model import State, TaskState
 
 INTERVAL = 2.0
@@ -109,31 +109,31 @@ def resolver_said_that_it_stays(life: Lifecycle, told: TaskState) -> Step:
 
 def deadlines_missed(life: Lifecycle, has_others: bool) -> Step:
     for _ in range(MISSES):
-        step = life.trust.deadline_missed(0, has_others, NOW)
+        step = life.doubts.deadline_missed(0, has_others, NOW)
     return step
 
 
 def calls_unanswered(life: Lifecycle, told: TaskState) -> Step:
     life.connection.calls.heard(0.0)
-    return life.trust.look_at_calls(1, 0, NOW)
+    return life.doubts.look_at_calls(1, 0, NOW)
 
 
 def check_answered(doubt: Doubt) -> Callable[[Lifecycle, TaskState], Step]:
     def answer(life: Lifecycle, told: TaskState) -> Step:
         doubted(life, doubt)
-        return life.trust.check_answered(told, NOW)
+        return life.doubts.check_answered(told, NOW)
 
     return answer
 
 
 def check_unanswered(life: Lifecycle, told: TaskState) -> Step:
     doubted(life, Doubt.EXCLUDED)
-    return life.trust.check_unanswered(NOW)
+    return life.doubts.check_unanswered(NOW)
 
 
 def check_refused(life: Lifecycle, has_others: bool) -> Step:
     doubted(life, Doubt.EXCLUDED)
-    return life.trust.check_refused("UNAVAILABLE", NOW, has_others)
+    return life.doubts.check_refused("UNAVAILABLE", NOW, has_others)
 
 
 def look_answered(life: Lifecycle, told: TaskState) -> Step:
@@ -267,7 +267,7 @@ def test_each_row_of_the_table_is_walked() -> None:
 def test_each_method_that_takes_a_step_is_an_event_of_the_table() -> None:
     steps = {
         name
-        for owner in (Lifecycle, Trust)
+        for owner in (Lifecycle, Doubts)
         for name, method in inspect.getmembers(owner, inspect.isfunction)
         if inspect.signature(method).return_annotation is Step
         and not name.startswith("_")

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from lbclient.core.backends.doubt import Checks, Doubt
+from lbclient.core.backends.checks import Checks, Doubt
 from lbclient.core.backends.looks import FIRST_LOOK, LOOK_PERIOD, LOOK_SPREAD, Looks
 
 SPREAD = LOOK_SPREAD / 2

@@ -164,14 +164,15 @@ class Backend:
         follow. `has_others`: other backends are ready."""
         now = self._context.clock()
         self._watch.hurry()
-        served = self.load.counts[Verdict.SERVED]
-        self._driver.take(self.lifecycle.trust.deadline_missed(served, has_others, now))
+        served, doubts = self.load.counts[Verdict.SERVED], self.lifecycle.doubts
+        self._driver.take(doubts.deadline_missed(served, has_others, now))
 
     def look(self, now: float) -> None:
         """Reviews the calls on the backend: sets the interval of its reports, and has a
         health check made if calls are not answered. Called at intervals."""
         self._watch.look(now)
-        self._driver.take(self.lifecycle.trust.look_at_calls(*self.load.traffic(), now))
+        doubts = self.lifecycle.doubts
+        self._driver.take(doubts.look_at_calls(*self.load.traffic(), now))
 
     def disconnect_idle(self, now: float) -> None:
         """Closes the connection, as nobody calls the backend."""

@@ -12,7 +12,7 @@ from math import inf
 from lbclient.background.flag import Flag
 from lbclient.client.health.connection_health import ConnectionHealth
 from lbclient.client.health.streams import Streams
-from lbclient.core.backends.doubt import RAREST_CHECK
+from lbclient.core.backends.checks import RAREST_CHECK
 from lbclient.core.backends.stream_permit import LONGEST_ANSWER
 
 LEAST_PAUSE = 0.1  # seconds between two checks of a server that is not ours

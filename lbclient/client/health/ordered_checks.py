@@ -90,16 +90,16 @@ class OrderedChecks:
                 # It was us who stood still, perhaps before the question was sent.
                 await self._backoff.wait_turn()
                 health = await self._ask(channel, patience)
-            trust, now = self._lifecycle.trust, self._clock()
+            doubts, now = self._lifecycle.doubts, self._clock()
             if isinstance(health, Unanswered):
                 self._take(
-                    trust.check_refused(health.status, now, self._has_others(True))
+                    doubts.check_refused(health.status, now, self._has_others(True))
                     if health.is_unseen
-                    else trust.check_unanswered(now)
+                    else doubts.check_unanswered(now)
                 )
             else:
                 state, reason = self._reported.answered(health)
-                self._take(trust.check_answered(state, now, reason))
+                self._take(doubts.check_answered(state, now, reason))
 
     # --- over another one -----------------------------------------------------
 

@@ -113,8 +113,8 @@ class PacedWatch:
 
     def _unheard(self) -> None:
         now, may_others_answer = self._context.clock(), self._may_others_answer()
-        trust = self._driver.lifecycle.trust
-        self._driver.take(trust.stream_ended_unheard(now, may_others_answer))
+        doubts = self._driver.lifecycle.doubts
+        self._driver.take(doubts.stream_ended_unheard(now, may_others_answer))
 
     def has_spoken_since(self, moment: float) -> bool:
         """Whether a stream has; `moment` is by the loop's time."""

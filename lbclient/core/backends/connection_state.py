@@ -1,4 +1,4 @@
-"""The state and connection of a backend, which `Lifecycle` and `Trust` share.
+"""The state and connection of a backend, which `Lifecycle` and `Doubts` share.
 
 These two decide what follows. Here are the facts that both decide by, and `enter`, the
 only way to another state: a backend that the resolver says leaves is a lame duck there.
@@ -9,7 +9,7 @@ from random import Random
 from typing import NamedTuple
 
 from lbclient.core.backends.call_answers import CallAnswers
-from lbclient.core.backends.doubt import Checks
+from lbclient.core.backends.checks import Checks
 from lbclient.core.backends.looks import Looks
 from lbclient.core.backends.silence import Silence
 from lbclient.core.model import State, TaskState
@@ -61,7 +61,7 @@ NOTHING = Step()
 
 class ConnectionState:
     """Holds a backend's state and connection. Owned by a lifecycle, which shares it
-    with its `Trust`; these two write it, and `Backends.observe` writes `state`.
+    with its `Doubts`; these two write it, and `Backends.observe` writes `state`.
 
     `has_answered`: the backend answered a health check, on this connection or the last
     one. `is_wanted`: a call waits for it, and it has not failed yet.

@@ -39,12 +39,12 @@ a LOOK without a connection: client/health/ordered_checks.py
 look_answered         any AWAY          -                  told AWAY        -
 look_unanswered       any AWAY          -                  REFUSING AWAY    -
 
-a doubt about the connection, decided in `trust`: client/backends/backend.py
+a doubt about the connection, decided in `doubts`: client/backends/backend.py
 deadline_missed       READY UP          others are ready   CONNECTING UP    CHECK
 deadline_missed       READY UP          no other is ready  same UP          CHECK
 look_at_calls         any UP            none is answered   same UP          CHECK
 
-a doubted connection, decided in `trust`: client/health/ordered_checks.py
+a doubted connection, decided in `doubts`: client/health/ordered_checks.py
 check_answered        any UP            CALLS_UNANSWERED   same UP          -
 check_answered        any UP            NEVER_HEARD        told UP          -
 check_answered        any UP            EXCLUDED           told UP          -
@@ -76,6 +76,7 @@ SRE book, ch. 20: the states of a task, and health checks of inactive connection
 
 from random import Random
 
+from lbclient.core.backends.checks import Doubt
 from lbclient.core.backends.connection_state import (
     NOTHING,
     STATE_OF_TASK,
@@ -85,8 +86,7 @@ from lbclient.core.backends.connection_state import (
     Step,
     it_says,
 )
-from lbclient.core.backends.doubt import Doubt
-from lbclient.core.backends.trust import Trust
+from lbclient.core.backends.doubts import Doubts
 from lbclient.core.model import State, TaskState
 
 # Health intervals until a state that an answer told of expires, if no health report or
@@ -98,14 +98,14 @@ class Lifecycle:
     """Decides the state of one backend. Owned by a backend. `interval`, in seconds, is
     the interval of its health reports; silence and checks go by it.
 
-    `trust` decides what follows when the connection is doubted, `silence` whether
+    `doubts` decides what follows when the connection is doubted, `silence` whether
     reports are overdue.
     """
 
     def __init__(self, interval: float, rng: Random) -> None:
         self.connection = ConnectionState(interval, rng)
         self.silence = self.connection.silence
-        self.trust = Trust(self.connection, interval)
+        self.doubts = Doubts(self.connection, interval)
         self._interval = interval
 
     @property
@@ -316,7 +316,7 @@ class Lifecycle:
     def look_answered(self, state: TaskState, now: float, reason: str = "") -> Step:
         """A LOOK found a state. `reason` is as in `health_reported`."""
         if self.link is Link.UP:
-            return self.trust.look_answered()
+            return self.doubts.look_answered()
         if self.link is not Link.AWAY:
             return NOTHING
         self.connection.has_answered = True
@@ -339,7 +339,7 @@ class Lifecycle:
         health checks. `status`: the status that came at once instead of an answer.
         """
         if self.link is Link.UP:
-            return self.trust.look_unanswered(why, now, is_there, has_others, status)
+            return self.doubts.look_unanswered(why, now, is_there, has_others, status)
         if self.link is not Link.AWAY:
             return NOTHING
         step = self.connection.enter(State.REFUSING, why)

@@ -1,8 +1,8 @@
-"""When a connection is suspect, and when its next health check is due.
+"""Why a connection is in doubt, and when its next health check (CHECK) is due.
 
 A connection is doubted when it has said nothing since it was made, when calls on it
-miss their deadlines, and when calls on it are not answered. Then a health check (CHECK)
-goes over it. Checks that are not answered come again.
+miss their deadlines, and when calls on it are not answered. Then a CHECK goes over it.
+Checks that are not answered come again.
 """
 
 from enum import Enum

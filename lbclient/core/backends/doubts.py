@@ -1,4 +1,4 @@
-"""What follows once a connection is suspect: a check, a look, a new connection.
+"""What follows once a connection is in doubt: a check, a look, a new connection.
 
 A connection that says nothing may be dead, or its server may be busy. Only servers of
 ours owe a report every so often. Every other connection is asked (CHECK) when it has
@@ -12,6 +12,7 @@ there, but a connection that lives, is a busy server: nothing is replaced.
 from math import inf
 
 from lbclient.core.backends.call_answers import MISSES
+from lbclient.core.backends.checks import Doubt
 from lbclient.core.backends.connection_state import (
     NOTHING,
     STATE_OF_TASK,
@@ -21,7 +22,6 @@ from lbclient.core.backends.connection_state import (
     Step,
     it_says,
 )
-from lbclient.core.backends.doubt import Doubt
 from lbclient.core.model import State, TaskState
 
 BUSY = (
@@ -34,7 +34,7 @@ NO_CHECKS = (
 )
 
 
-class Trust:
+class Doubts:
     """Decides what follows when a connection is doubted: a check, a look, a new
     connection. Owned by a lifecycle, whose `ConnectionState` it changes. `interval`, in
     seconds, is that of health reports."""
