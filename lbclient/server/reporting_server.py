@@ -162,7 +162,7 @@ class ReportingServer(Uncopied):
 
     def _keep_recent(self) -> Recent:
         """Returns recent latencies, and keeps them for a minute from now on."""
-        return self._reporter.keep_recent()
+        return self._parts.tally.keep_recent()
 
     def __repr__(self) -> str:
         return repr(self._reporter)

@@ -87,16 +87,6 @@ class ConnectionState:
         self.is_leaving = False
         self.state_if_staying = State.CONNECTING
 
-    def due_at(self) -> float | None:
-        """When time alone brings something about; None: never."""
-        times = (
-            self.silence.due_at(),
-            self.checks.due_at,
-            self.looks.due_at,
-            self.expires_at,
-        )
-        return min((at for at in times if at is not None), default=None)
-
     def move(self, link: Link) -> None:
         """Forgets what was known of the last connection, and what was to be done about
         it: there is another one now, or none."""

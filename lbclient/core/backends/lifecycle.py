@@ -122,7 +122,14 @@ class Lifecycle:
 
     def due_at(self) -> float | None:
         """When `tick` is to be called; None: not before something happens."""
-        return self.connection.due_at()
+        known = self.connection
+        times = (
+            known.silence.due_at(),
+            known.checks.due_at,
+            known.looks.due_at,
+            known.expires_at,
+        )
+        return min((at for at in times if at is not None), default=None)
 
     def is_connected(self) -> bool:
         return self.connection.link is Link.UP

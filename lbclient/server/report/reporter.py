@@ -16,7 +16,6 @@ from lbclient.core.outliers.fleet_cost import FleetCost
 from lbclient.core.overload.refused_shares import RefusedShares
 from lbclient.core.protocols import Clock
 from lbclient.core.report.load_monitor import LoadMonitor
-from lbclient.core.statistics.recent import Recent
 from lbclient.log import Log
 from lbclient.server.lame_duck import Drain
 from lbclient.server.meters.user_signals import UserSignals
@@ -124,10 +123,6 @@ class Reporter:
         """The server has, so nobody who drains it need wait."""
         if self.drain is not None:
             self.drain.stopped()
-
-    def keep_recent(self) -> Recent:
-        """Returns recent latencies, and keeps them for a minute from now on."""
-        return self._tally.keep_recent()
 
     def encoded(self, active: int) -> bytes:
         """A serialized `lbclient.v1.LoadReport`, which is an ORCA report too."""
