@@ -177,7 +177,7 @@ class Balancer:
 
         grpc.aio runs a call's done callbacks once, however it ends, by response, error,
         deadline or cancellation. A streaming call must not be dropped half-read for
-        that to hold; `calls.wrapped` sees to it.
+        that to hold; `calls.streams` sees to it.
         """
         now = self.clock()
         outcome = new_outcome((SERVED, now - attempt.sent_at, report, None, True))

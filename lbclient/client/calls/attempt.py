@@ -1,6 +1,6 @@
 """The record of one attempt, attached to its call object.
 
-An attempt begins in `methods`, if its call is direct, or in `calls.wrapped`, and is
+An attempt begins in `methods`, if its call is direct, or in `calls.sending`, and is
 settled in `balancer`; `attempts` decides what follows if it fails.
 """
 

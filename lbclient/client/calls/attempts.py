@@ -1,7 +1,7 @@
 """The attempts of one call, one at a time: whether and when the next comes, and where.
 
 Every call that fails has one object of this kind, whether it was begun on grpc.aio's
-own call object (`calls.direct`) or on one of ours (`calls.wrapped`). Only `retry`
+own call object (`calls.direct`) or on one of ours (`calls.sending`). Only `retry`
 decides; here is what it decides by, and what follows.
 """
 

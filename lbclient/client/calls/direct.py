@@ -136,7 +136,7 @@ class DirectCall(UnaryUnaryCall):  # type: ignore[type-arg]  # generic since 1.8
         later.add_done_callback(self._tell)
 
     def _was_given_up(self, before: int) -> bool:
-        """As in `calls.wrapped`."""
+        """As in `calls.sending`."""
         if not cause_of(self):
             return False
         if cancellations() > before:
