@@ -31,7 +31,7 @@ class CheckTurns:
         self.every = 0.0
         self._health = health
         self._streams = streams
-        self._traffic = traffic
+        self.traffic = traffic
         self._is_due = Flag()
         # Calls that wait at a server of ours, as `look` saw them last.
         self._answered = self._stalled = 0
@@ -57,7 +57,7 @@ class CheckTurns:
         """
         if not self._health.is_ours:
             return
-        (in_flight, answered), now = self._traffic(), loop_time()
+        (in_flight, answered), now = self.traffic(), loop_time()
         if answered != self._answered or not in_flight:
             self._answered, self._stalled = answered, 0
             self._stalled_at, self._pause = now, self.every
@@ -79,12 +79,12 @@ class CheckTurns:
         give_up_at = loop_time() + self.every + LONGEST_ANSWER
         while True:
             self._is_due.clear()
-            in_flight_before, answered_before = self._traffic()
+            in_flight_before, answered_before = self.traffic()
             with suppress(TimeoutError):
                 async with asyncio.timeout(self.every):
                     await asyncio.sleep(LEAST_PAUSE)
                     await self._is_due.wait()
-            in_flight, answered = self._traffic()
+            in_flight, answered = self.traffic()
             is_stuck = in_flight > in_flight_before and answered == answered_before
             if self._streams.begun or not is_stuck or loop_time() >= give_up_at:
                 return

@@ -16,7 +16,7 @@ from lbclient.client.health.connection_health import ConnectionHealth
 from lbclient.client.health.standard_streams import StandardStreams
 from lbclient.client.health.stream_checks import StreamChecks
 from lbclient.client.health.streams import longer_for
-from lbclient.core.backends.stream_permit import LONGEST_ANSWER, StreamPermit
+from lbclient.core.backends.stream_permit import LONGEST_ANSWER
 from lbclient.core.model import TaskState
 from lbclient.wire import Health
 
@@ -33,19 +33,18 @@ class RepeatedChecks:
         streams: StandardStreams,
         turns: CheckTurns,
         checks: StreamChecks,
-        permit: StreamPermit,
     ) -> None:
         self._health = health
         self._streams = streams
         self._turns = turns
         self._checks = checks
-        self._permit = permit
 
     async def follow_without_streams(self, pause: float) -> None:
         """Follows by checks alone while streams block calls, until they may be tried
         again."""
         refusals = 0
-        while not self._permit.may_stream(loop_time()):
+        permit = self._checks.permit
+        while not permit.may_stream(loop_time()):
             await self._checks.wait_turn()
             try:
                 answer = await self._checks.ask(LONGEST_ANSWER)
@@ -54,7 +53,7 @@ class RepeatedChecks:
                 continue
             is_believed = self._health.take_answer(answer, ASKED)
             if _has_none(answer):
-                await asyncio.sleep(self._permit.expires_at - loop_time())
+                await asyncio.sleep(permit.expires_at - loop_time())
                 return
             refusals = refusals + 1 if _is_refused(answer) else 0
             await self._wait_after(is_believed, refusals, pause)

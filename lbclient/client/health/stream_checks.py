@@ -15,7 +15,6 @@ from lbclient.client.health.check import NoState, ask, ask_serving
 from lbclient.client.health.check_turns import (
     LEAST_PAUSE,
     CheckTurns,
-    Traffic,
     loop_time,
 )
 from lbclient.client.health.connection_health import ConnectionHealth
@@ -47,18 +46,16 @@ class StreamChecks:
         streams: Streams,
         turns: CheckTurns,
         permit: StreamPermit,
-        traffic: Traffic,
         owes_nothing: Callable[[], None],
         backoff: HealthBackoff,
     ) -> None:
         self.patience = CheckPatience()
+        self.permit = permit
         self.has_ended_streams = False
         self._channel = channel
         self._health = health
         self._streams = streams
         self._turns = turns
-        self._permit = permit
-        self._traffic = traffic
         self._owes_nothing = owes_nothing
         self._backoff = backoff
 
@@ -122,7 +119,7 @@ class StreamChecks:
             if not is_ended:
                 self.patience.answered(took)
             elif not is_slow and took < self.patience.seconds:
-                self._permit.suspend(loop_time())
+                self.permit.suspend(loop_time())
             elif not is_slow:
                 self.patience.answered_late(took)
             return answer
@@ -146,7 +143,7 @@ class StreamChecks:
 
     async def _end_streams(self, streams: Sequence[asyncio.Task[None]]) -> bool:
         """Returns whether one of them was open."""
-        count, (in_flight, _) = self._streams.begun, self._traffic()
+        count, (in_flight, _) = self._streams.begun, self._turns.traffic()
         if not count:
             return False
         self.has_ended_streams = True
@@ -157,7 +154,7 @@ class StreamChecks:
             await asyncio.wait(running)
         if self._health.is_ours:
             self._owes_nothing()
-        said = self._permit.record_ended(count, in_flight, loop_time())
+        said = self.permit.record_ended(count, in_flight, loop_time())
         logger.info("closed health streams: %s", said, reason=said)
         return True
 

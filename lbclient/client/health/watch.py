@@ -57,16 +57,12 @@ class HealthWatch:
             self.streams,
             self.turns,
             permit,
-            traffic,
             owes_nothing,
             backoff,
         )
         self._own = OwnStream(self.health, self.streams, self.turns, self._checks)
         standard = StandardStreams(self.health, self.streams, self._checks)
-        self._repeated = RepeatedChecks(
-            self.health, standard, self.turns, self._checks, permit
-        )
-        self._permit = permit
+        self._repeated = RepeatedChecks(self.health, standard, self.turns, self._checks)
         self._kind = kind
         self._owes_nothing = owes_nothing
 
@@ -83,7 +79,7 @@ class HealthWatch:
             health.assume_serving(SWITCHED_OFF)
             await asyncio.Event().wait()
         loop = asyncio.get_running_loop()
-        if not self._permit.may_stream(loop.time()):
+        if not checks.permit.may_stream(loop.time()):
             await self._repeated.follow_without_streams(pause)
             return
         began_at, is_other = loop.time(), False
