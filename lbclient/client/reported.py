@@ -113,12 +113,8 @@ class Reported:
             self._learn(report, self._clock(), self._clock())
         is_believed = state is None or self._believes(state)
         if state is not None and is_believed:
-            has_report = report is not None
-            self._take(
-                self._lifecycle.health_reported(
-                    state, has_report, self._clock(), reason
-                )
-            )
+            has_report, now = report is not None, self._clock()
+            self._take(self._lifecycle.health_reported(state, has_report, now, reason))
         if report is not None:
             self._load.observe(self._of_address(report), self._clock())
         return is_believed
@@ -166,9 +162,8 @@ class Reported:
         if self.is_shared():
             self._load.observe(self._of_address(report), now)
         elif report.state is TaskState.LAME_DUCK and sent_at >= self._condition.since:
-            self._take(
-                self._lifecycle.lame_duck_in_trailer(now)
-            )  # else of the task before
+            # What was sent before may tell of the task before.
+            self._take(self._lifecycle.lame_duck_in_trailer(now))
 
     def _learn(self, report: LoadReport, sent_at: float, now: float) -> None:
         is_news = self.shared_address.observe(report, sent_at, now)

@@ -74,11 +74,10 @@ class Connection:
             for job in jobs:
                 job.cancel()
             await asyncio.wait(jobs)
-        self._take(
-            self._lifecycle.goaway_received()
-            if said_goaway
-            else self._lifecycle.connection_lost()
-        )
+        if said_goaway:
+            self._take(self._lifecycle.goaway_received())
+        else:
+            self._take(self._lifecycle.connection_lost())
 
     # --- its making -----------------------------------------------------------
 

@@ -91,15 +91,14 @@ class OrderedChecks:
                 await self._backoff.wait_turn()
                 health = await self._ask(channel, patience)
             doubts, now = self._lifecycle.doubts, self._clock()
-            if isinstance(health, Unanswered):
-                self._take(
-                    doubts.check_refused(health.status, now, self._has_others(True))
-                    if health.is_unseen
-                    else doubts.check_unanswered(now)
-                )
-            else:
+            if not isinstance(health, Unanswered):
                 state, reason = self._reported.answered(health)
                 self._take(doubts.check_answered(state, now, reason))
+            elif health.is_unseen:
+                has_others = self._has_others(True)
+                self._take(doubts.check_refused(health.status, now, has_others))
+            else:
+                self._take(doubts.check_unanswered(now))
 
     # --- over another one -----------------------------------------------------
 
