@@ -624,6 +624,16 @@ def test_a_stream_without_a_word_has_a_new_connection_asked_at_once() -> None:
     assert life.due_at() == 1.5 + INTERVAL
 
 
+def test_a_stream_without_a_word_has_it_asked_once_more_after_the_check_under_way(
+    stranger: Lifecycle,
+) -> None:
+    due, step = ring(stranger)
+    assert step.order is Order.CHECK
+    assert stranger.due_at() is None
+    stranger.doubts.stream_ended_unheard(due + MOMENT, may_others_answer=False)
+    assert stranger.due_at() == due + MOMENT
+
+
 def test_one_that_was_heard_is_not_asked_for_that(life: Lifecycle) -> None:
     due = life.due_at()
     life.doubts.stream_ended_unheard(1.0, may_others_answer=False)
