@@ -128,6 +128,9 @@ class StubMethod:
         self.may_be_declined = False
         self.inner_methods.is_wrapped = True
 
+    def measured_on(self, channel: grpc.aio.Channel, call: ObservedCall) -> Any:
+        return self.inner_methods.measured(channel, call)
+
     def prepared(self, request: Any) -> Any:
         """What of `request` an attempt begins with; raises for what cannot be sent."""
         raise NotImplementedError

@@ -5,7 +5,7 @@ own call object (`calls.direct`) or on one of ours (`calls.sending`). Only `retr
 decides; here is what it decides by, and what follows.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -41,7 +41,6 @@ from lbclient.wire import ATTEMPT_KEY, CRITICALITY_KEY, propagation
 if TYPE_CHECKING:
     from lbclient.client.backends.backend import Backend
     from lbclient.client.balancer import Balancer
-    from lbclient.client.calls.inner_methods import InnerMethods
     from lbclient.client.observers import ObservedCall
     from lbclient.core.retries.hedging import HedgedMethod
 
@@ -65,8 +64,11 @@ class Method(Protocol):
         """The kind of call object that goes on with the attempts."""
 
     @property
-    def inner_methods(self) -> "InnerMethods":
-        """What begins an attempt, by inner channel."""
+    def inner_methods(self) -> Mapping[grpc.aio.Channel, tuple[Any, ...]]:
+        """`InnerMethods`."""
+
+    def measured_on(self, channel: grpc.aio.Channel, call: "ObservedCall") -> Any:
+        """What begins one attempt that tells its messages."""
 
     def counts(self, balancer: "Balancer") -> dict[int, int]: ...
 
@@ -163,7 +165,7 @@ class Attempts:
             options = {**options, "metadata": metadata}
         begin, siblings, *_ = self._method.inner_methods[backend.channel]
         if observed is not None and observed.measures:
-            begin = self._method.inner_methods.measured(backend.channel, observed)
+            begin = self._method.measured_on(backend.channel, observed)
         if requests is None:
             inner = begin(self._message, timeout=left, **options)
         else:
