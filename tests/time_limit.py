@@ -60,5 +60,8 @@ def stacks(tasks: set[asyncio.Task[object]]) -> str:
         file.seek(0)
         said.write(file.read())
     for task in sorted(tasks, key=asyncio.Task.get_name):
-        task.print_stack(limit=STACK, file=said)
+        try:
+            task.print_stack(limit=STACK, file=said)
+        except TypeError:  # grpcio's own coroutines have no line
+            said.write(f"{task!r}\n")
     return said.getvalue()

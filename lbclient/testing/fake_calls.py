@@ -7,9 +7,8 @@ its end was read. Its time is the loop's, so it works on a `VirtualLoop`.
 
 import asyncio
 import copy
-import re
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from typing import Any, NamedTuple
 
 import grpc
@@ -28,10 +27,6 @@ CANCELLED = "Locally cancelled by application!"
 FINISHED = "RPC already finished."
 HALF_CLOSED = 'RPC is half closed after calling "done_writing".'
 MIXED = "The iterator and read/write APIs may not be mixed on a single RPC."
-
-# Of metadata; gRPC over HTTP/2: "Custom-Metadata".
-KEY = re.compile("[0-9a-z_.-]+")
-VALUE = re.compile("[ -~]*")
 
 EOF = grpc.aio.EOF
 
@@ -94,7 +89,7 @@ class FakeCall(grpc.aio.Call):
         self.timeout = timeout
         pairs = () if metadata is None else tuple(metadata)
         # Of the script or the caller, not an end of the call.
-        self._mistake: BaseException | None = _flaw_of(pairs)
+        self._mistake: BaseException | None = flaw_of(pairs)
         self.metadata = Metadata() if self._mistake else Metadata(*pairs)
         self.credentials = credentials
         self.wait_for_ready = wait_for_ready
@@ -423,25 +418,6 @@ class ManyAnswers(FakeCall):
     async def _iterate(self) -> AsyncIterator[Any]:
         while (answer := await self._next()) is not EOF:
             yield answer
-
-
-def _flaw_of(metadata: Iterable[Any]) -> Exception | None:
-    """Why gRPC would not send it. A real channel says so less clearly, and later."""
-    flaw = flaw_of(metadata)
-    if flaw is not None:
-        return flaw
-    for key, value in metadata:
-        if not KEY.fullmatch(key):
-            wanted = "lower-case letters, digits, '-', '_' and '.'"
-            return ValueError(f"metadata key {key!r}: gRPC wants {wanted}")
-        if key.endswith("-bin"):
-            if not isinstance(value, bytes):
-                return TypeError(f"metadata {key!r}: want bytes, got {value!r}")
-            continue
-        text = value.decode("latin-1") if isinstance(value, bytes) else value
-        if not VALUE.fullmatch(text):
-            return ValueError(f"metadata {key!r}: gRPC wants ASCII, not {value!r}")
-    return None
 
 
 class FakeUnaryUnary(OneAnswer, OneRequest, grpc.aio.UnaryUnaryCall[Any, Any]):

@@ -107,7 +107,7 @@ def test_numbers_in_names_are_shown_if_subsets_go_by_them(
     assert main(["resolve", "--json", f"file://{path}"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert [each["task"] for each in told["endpoints"]] == tasks
-    assert ("numbered" in told["numbers"]) is (None not in tasks)
+    assert ("numbered backends" in told["numbers"]) is (None not in tasks)
     assert main(["resolve", f"file://{path}"]) == 0
     lines = capsys.readouterr().out.splitlines()[-2:]
     words = ["-" if task is None else str(task) for task in tasks]

@@ -178,10 +178,10 @@ class LoopWatch:
             return
         is_over = until == self._beat_at
         logger.warning(
-            "%s %s the event loop for %.1f s%s, in %s: %s%s",
+            "%s %s the event loop for %s s%s, in %s: %s%s",
             found.method or "a task",
             "blocked" if is_over else "has blocked",
-            until - found.began_at,
+            round(until - found.began_at, 1),
             "" if is_over else " so far",
             found.place or "a place unknown",
             ADVICE,
