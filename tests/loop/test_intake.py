@@ -274,3 +274,26 @@ async def test_what_it_takes_to_take_a_request_that_nobody_keeps_is_timed(
         await asyncio.sleep(0)
     assert (len(taken), failed) == (TIMED, [])
     assert (source.drop_seconds >= 0.006) != is_kept
+
+
+async def test_what_is_asked_for_meanwhile_is_not_of_what_a_drop_takes() -> None:
+    async def request_call() -> object:
+        come = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_soon(come.set_result, None)
+        await come
+        return object()
+
+    source, failed = RequestSource(request_call), list[Any]()
+
+    def take(_: object) -> bool:
+        if source._asked < 3 * TIMED:
+            source.ask(take, failed.append)
+            burn(0.01)
+        return False
+
+    for _ in range(2 * TIMED):
+        source.ask(take, failed.append)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert failed == []
+    assert 0.0 < source.drop_seconds < 0.005
