@@ -89,18 +89,19 @@ def conclude(
     name; None: there are none. Returns the exit status.
     """
     told = [*measured]
+    said = missed or []
+    names = [one.name for one in told if one.misses]
+    others = [words for words in said if not words.startswith(tuple(names))]
+    told_in_words = [
+        name for name in names if any(words.startswith(name) for words in said)
+    ]
+    every = said + [name for name in names if name not in told_in_words]
     if given.json:
         figures.write_json(given.json, found)
     if draw is not None and given.plot:
         figures.write_plot(given.plot, draw())
     if given.measured:
-        figures.write_json(given.measured, {"missed": missed, "measured": told})
-    said = missed or []
-    every = said + [
-        one.name
-        for one in told
-        if one.misses and not any(words.startswith(one.name) for words in said)
-    ]
+        figures.write_json(given.measured, {"missed": others, "measured": told})
     if missed is not None or any(one.goal is not None for one in told):
         print("MISSED: " + "; ".join(every) if every else "all that is promised holds")
     return int(bool(every))

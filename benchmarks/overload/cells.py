@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import inf
 from pathlib import Path
+from statistics import fmean
 from typing import NamedTuple
 
 from benchmarks.frames import saturated
@@ -91,6 +92,16 @@ class Figures:
     by_second: list[float]  # served, from the beginning of the flood on
     unanswered: float = 0.0  # by the server
     dropping: float = 0.0  # of a core, what those took
+
+    @property
+    def answered(self) -> float:
+        """Requests a second that were answered in time while the load lasted.
+
+        Unlike the goodput it leaves out what waited when the load ended: at about the
+        capacity a server that refuses nobody serves that afterwards.
+        """
+        lasted = self.by_second[int(WARMUP) : -int(AFTER)]
+        return fmean(lasted) if lasted else 0.0
 
 
 async def served_by_bare(handler: str, place: Place) -> Served:

@@ -75,9 +75,9 @@ def measured_of(runs: Sequence[Figures]) -> Iterator[Measured]:
         if bare is not None and not is_late(bare):
             yield Measured(
                 name=f"{name}: goodput, lbclient / grpc.aio",
-                value=run.goodput / max(bare.goodput, LEAST_GOODPUT),
+                value=run.answered / max(bare.answered, LEAST_GOODPUT),
                 better="more",
-                goal=AS_GOOD if bare.goodput else None,
+                goal=AS_GOOD if bare.answered else None,
             )
         if run.p99 is not None:
             yield Measured(

@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -89,6 +89,12 @@ def test_what_a_mechanism_replaces_is_there(name: str) -> None:
 def test_a_name_that_is_gone_is_no_mechanism() -> None:
     with pytest.raises(AttributeError, match="SLICE"):
         put(run_queue, "SLICE", 1.0)
+
+
+def test_what_waits_when_the_load_ends_is_not_answered_while_it_lasted() -> None:
+    """The first two of these seconds warm up, and the last six come after the load."""
+    by_second = [50.0, 90.0, 100.0, 90.0, 80.0, 100.0, 50.0, 50.0, 50.0, 50.0, 50.0]
+    assert replace(figures(95.0, 0.3, 50.0), by_second=by_second).answered == 90.0
 
 
 def figures(goodput: float, p99: float, critical_plus: float) -> Figures:
