@@ -4,7 +4,7 @@ import asyncio
 import gc
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -12,8 +12,12 @@ import grpc
 import pytest
 
 import lbclient
+from benchmarks.faults.fleet import Addressed
+from benchmarks.faults.link import Link
 from lbclient import ChannelConfig, ConfigError, Endpoint
-from lbclient.core.model import Verdict
+from lbclient.client.calls import resumable_streams
+from lbclient.core.backoff import Backoff
+from lbclient.core.model import State, Verdict
 from lbclient.core.routing.key_hash import first, hash64
 from tests.hosts import (
     Hosted,
@@ -88,7 +92,9 @@ async def hosts(stack: AsyncExitStack, count: int) -> list[Hosted]:
 
 
 async def channel_to(
-    stack: AsyncExitStack, tasks: list[Hosted], config: ChannelConfig | None = None
+    stack: AsyncExitStack,
+    tasks: Sequence[Addressed],
+    config: ChannelConfig | None = None,
 ) -> Any:
     """A channel that is connected to all of them."""
     target = "ipv4:" + ",".join(task.address for task in tasks)
@@ -262,6 +268,67 @@ async def test_streams_outlive_connections_that_a_backend_only_renews() -> None:
         )
         assert channel.statistics().stream_moves == 0
         assert not any(task.done() for task in running)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+class Slow(Link):
+    """Carries nothing on new connections unless `is_open`; `held` counts these."""
+
+    def __init__(self, task: Hosted) -> None:
+        super().__init__(task)
+        self.is_open = asyncio.Event()
+        self.is_open.set()
+        self.held = 0
+
+    async def _carry(self, reader: Any, writer: Any) -> None:
+        self.held += not self.is_open.is_set()
+        await self.is_open.wait()
+        await super()._carry(reader, writer)
+
+
+async def test_streams_stay_while_their_connection_is_renewed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However long it takes, unless it fails."""
+    monkeypatch.setattr(resumable_streams, "LOOKS", Backoff(0.05, 0.05))
+    async with AsyncExitStack() as stack:
+        old = await stack.enter_async_context(
+            hosting(
+                METHODS,
+                options=[("grpc.max_connection_age_ms", 500)],
+                utilization=lambda: 0.1,
+            )
+        )
+        link = Slow(old)
+        await link.start()
+        stack.push_async_callback(link.close)
+        (other,) = await hosts(stack, 1)
+        channel = await channel_to(stack, [link, other])
+        readers = [Reader(channel) for _ in range(4)]
+        running = [asyncio.create_task(reader.run()) for reader in readers]
+        await eventually(lambda: all(reader.read for reader in readers))
+        await eventually(lambda: where(readers)[link.address] == 2, turns=4000)
+        moves = channel.statistics().stream_moves
+        link.is_open.clear()
+        node = channel.balancer().pool.nodes[link.address]
+        await eventually(
+            lambda: link.held and node.state is State.LAME_DUCK, turns=4000
+        )
+        read = [reader.read for reader in readers]
+        await eventually(
+            lambda: all(
+                reader.read > before + 50
+                for reader, before in zip(readers, read, strict=True)
+            ),
+            turns=4000,
+        )
+        assert node.state is State.LAME_DUCK
+        link.is_open.set()
+        await eventually(lambda: node.state is State.READY, turns=4000)
+        assert channel.statistics().stream_moves == moves
+        assert where(readers)[link.address] == 2
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)

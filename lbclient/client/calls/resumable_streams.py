@@ -257,24 +257,27 @@ class ResumableStreams:
         even = self.picker.look(staying, now) if staying else {}
         seen: dict[Backend | StreamGroup, BackendStreams] = dict(even.items())
         for backend in (*pool.nodes.values(), *self._connections.draining.values()):
-            leaves = backend.state is State.LAME_DUCK
+            leaves = _leaves(backend)
             if leaves or self._connections.is_draining(backend):
                 seen[backend] = _of_leaving(self._open.get(backend), leaves)
         for group in self._left:
-            seen[group] = _of_leaving(group, leaves=True)
+            if group.leaves:
+                seen[group] = _of_leaving(group, leaves=True)
         return seen
 
     def _find_left(self, backends: Collection["Backend"]) -> None:
         """Tells streams whose backend leaves, or has been replaced at its address, from
-        those whose connection was merely renewed: a proxy does that all the time."""
+        those whose connection is merely renewed: a proxy does that all the time."""
         for key, group in list(self._open.items()):
-            group.leaves = group.backend.state is State.LAME_DUCK
+            group.leaves = _leaves(group.backend)
             if group.outlived_connection():
                 self._left[self._open.pop(key)] = None
         for group in list(self._left):
-            is_back = group.backend in backends and group.backend.state is State.READY
-            group.leaves = group.leaves or not is_back
-            if not group.leaves:
+            backend = group.backend
+            is_back = backend.state is State.READY
+            stays = backend in backends and (is_back or _renews(backend))
+            group.leaves = group.leaves or not stays
+            if is_back and not group.leaves:
                 del self._left[group]
                 new = StreamGroup(group.backend)
                 self._open.setdefault(group.backend, new).take_over(group)
@@ -318,6 +321,15 @@ class ResumableStreams:
 
     def __repr__(self) -> str:
         return f"<{self.count} resumable streams, {self.asked} asked to move>"
+
+
+def _leaves(backend: "Backend") -> bool:
+    return backend.state is State.LAME_DUCK and not _renews(backend)
+
+
+def _renews(backend: "Backend") -> bool:
+    """Whether it ended its connection, and a new one has neither come nor failed."""
+    return backend.lifecycle.is_expected_back()
 
 
 def _of_leaving(group: StreamGroup | None, leaves: bool) -> BackendStreams:
