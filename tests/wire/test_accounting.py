@@ -32,7 +32,7 @@ from tests.hosts import PATH, Host, method_handler
 from tests.waiting import stands_still
 
 PART = 0.01  # CPU seconds
-ROUNDS = 8
+ROUNDS = 32
 
 burned: list[float] = []  # CPU seconds: what handlers have used at least
 
