@@ -564,6 +564,10 @@ def test_who_sent_goaway_is_expected_back_unless_it_leaves(
         None if was_lame_duck else State.LAME_DUCK
     )
     assert life.is_expected_back() == (not was_lame_duck)
+    take(life, life.resolver_said(True))
+    assert not life.is_expected_back()
+    take(life, life.resolver_said(False))
+    assert life.is_expected_back() == (not was_lame_duck)
     take(life, life.connected(1.0, INTERVAL))
     take(life, life.connection_lost())
     assert not life.is_expected_back()

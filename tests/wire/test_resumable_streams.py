@@ -291,7 +291,8 @@ class Slow(Link):
 async def test_streams_stay_while_their_connection_is_renewed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """However long it takes, unless it fails."""
+    """However long it takes, unless it fails. A message comes every 0.02 s, and of
+    streams whose backend leaves all are asked within 2 s."""
     monkeypatch.setattr(resumable_streams, "LOOKS", Backoff(0.05, 0.05))
     async with AsyncExitStack() as stack:
         old = await stack.enter_async_context(
@@ -319,7 +320,7 @@ async def test_streams_stay_while_their_connection_is_renewed(
         read = [reader.read for reader in readers]
         await eventually(
             lambda: all(
-                reader.read > before + 50
+                reader.read > before + 120
                 for reader, before in zip(readers, read, strict=True)
             ),
             turns=4000,

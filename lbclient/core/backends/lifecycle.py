@@ -148,8 +148,8 @@ class Lifecycle:
 
     def is_expected_back(self) -> bool:
         """Tells whether the backend left a connection by GOAWAY, and has said nothing
-        on a new one."""
-        return self.connection.is_expected_back
+        on a new one. Not if the resolver says that it leaves."""
+        return self.connection.is_expected_back and not self.connection.is_leaving
 
     # --- the connection ---------------------------------------------------------------
 
