@@ -92,10 +92,9 @@ def conclude(
     said = missed or []
     names = [one.name for one in told if one.misses]
     others = [words for words in said if not words.startswith(tuple(names))]
-    told_in_words = [
-        name for name in names if any(words.startswith(name) for words in said)
+    every = said + [
+        name for name in names if not any(words.startswith(name) for words in said)
     ]
-    every = said + [name for name in names if name not in told_in_words]
     if given.json:
         figures.write_json(given.json, found)
     if draw is not None and given.plot:

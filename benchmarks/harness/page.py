@@ -104,7 +104,10 @@ def _value(one: Measured) -> str:
     spread = ""
     if one.spread and one.spread[0] != one.spread[1]:
         spread = f" ({_number(one.spread[0])} to {_number(one.spread[1])})"
-    return f"{_number(one.value)}{unit}{spread}"
+    number = _number(one.value)
+    if one.misses and number == _number(one.goal or 0.0):
+        number = f"{one.value:.4g}"  # by so little
+    return f"{number}{unit}{spread}"
 
 
 def _number(value: float) -> str:

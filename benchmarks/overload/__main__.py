@@ -20,9 +20,9 @@ of it and what was served at all; of CRITICAL what that leaves, and so on.
 
 Exit status 1 if a server of ours misses a target: goodput of 0.9 of what is allowed up
 to 20 times where it is quiet, and 0.8 beside the neighbour; p99 of half the deadline;
-all is served within 2 s of the flood; at no load less goodput than grpc.aio alone; of
-CRITICAL_PLUS and of CRITICAL 0.99 of what would fit. Where the load itself was sent
-late (p99: 100 ms) the cell is not judged.
+all is served within 2 s of the flood; at no load fewer answers in time than those of
+grpc.aio alone while the load lasts; of CRITICAL_PLUS and of CRITICAL 0.99 of what would
+fit. Where the load itself was sent late (p99: 100 ms) the cell is not judged.
 """
 
 import argparse

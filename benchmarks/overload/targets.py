@@ -19,9 +19,9 @@ CRITICAL = 0.99  # of what would fit of it
 # Times what is allowed, of CRITICAL and above it: some of what comes at just that is
 # refused also where nothing else comes, for arrivals come in clusters.
 ABOUT_ALL = (0.8, 1.2)
-# Of the goodput of grpc.aio alone: what two runs of one server may differ by.
+# Of the answers in time of grpc.aio alone: what two runs of one server may differ by.
 AS_GOOD = 0.97
-LEAST_GOODPUT = 0.1  # requests a second: of a server that serves none in time
+LEAST_ANSWERED = 0.1  # requests a second: of a server that serves none in time
 # Seconds, p99: a load that is sent later than this is another one.
 LATE = 0.1
 
@@ -74,8 +74,8 @@ def measured_of(runs: Sequence[Figures]) -> Iterator[Measured]:
         bare = by_cell.get(replace(run.cell, kind=BARE))
         if bare is not None and not is_late(bare):
             yield Measured(
-                name=f"{name}: goodput, lbclient / grpc.aio",
-                value=run.answered / max(bare.answered, LEAST_GOODPUT),
+                name=f"{name}: answered in time, lbclient / grpc.aio",
+                value=run.answered / max(bare.answered, LEAST_ANSWERED),
                 better="more",
                 goal=AS_GOOD if bare.answered else None,
             )
