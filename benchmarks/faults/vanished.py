@@ -79,12 +79,13 @@ async def vanished(kind: str, seconds: float) -> Row:
                 tally, there = await mine.tally(), await other.tally()
     are_true = {call.status for call in tally} == {"UNAVAILABLE"}
     said = tally[0].words if tally else "nothing"
+    lost = HELD // 2
     return Row(
-        fault=f"a drained machine is gone without a word, {SERVERS[kind]}",
-        promise="its calls end, as UNAVAILABLE, and no others",
-        ours=Result(HELD, len(tally), took, said),
-        theirs=Result(HELD, len(there)),
-        holds=len(tally) == HELD // 2 and are_true,
+        fault=f"calls that wait for a drained machine that is gone, {SERVERS[kind]}",
+        promise="they end, as UNAVAILABLE, and no others; failed are those that do not",
+        ours=Result(lost, max(0, lost - len(tally)), took, said),
+        theirs=Result(lost, max(0, lost - len(there))),
+        holds=len(tally) == lost and are_true,
     )
 
 
