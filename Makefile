@@ -28,9 +28,9 @@ venv: $(READY)
 QUICK := -m 'not slow' --hypothesis-profile=quick
 check: $(READY)
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target check-laws check-sim
-check-laws:
+check-laws: $(READY)
 	@$(BIN)/python -m pytest $(QUICK) -o cache_dir=.pytest_cache/laws tests/unit tests/laws $(ARGS)
-check-sim:
+check-sim: $(READY)
 	@$(BIN)/python -m pytest $(QUICK) -o cache_dir=.pytest_cache/sim \
 	  tests/house/test_style.py tests/loop tests/sim $(ARGS)
 
