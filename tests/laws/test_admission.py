@@ -250,6 +250,7 @@ def test_goodput_does_not_swing_where_a_switch_makes_it(times: float) -> None:
 
 
 @pytest.mark.parametrize(("times", "goodput"), [(2.0, 0.85), (10.0, 0.95)])
+@pytest.mark.slow
 def test_a_load_that_is_smoothed_besides_being_late_lets_the_task_idle(
     times: float, goodput: float
 ) -> None:

@@ -131,6 +131,7 @@ def test_eight_requests_at_once_of_a_newcomer_get_in_whatever_others_cost() -> N
 
 
 @pytest.mark.parametrize("share", [0.4, 0.8])
+@pytest.mark.slow
 def test_of_a_busy_newcomer_a_few_are_refused_once(share: float) -> None:
     """400 requests/s and more, among names of a thousand times its cost."""
     cost, most = LIMIT / 1000, 0

@@ -41,6 +41,7 @@ def fleet_of(picker: str, before: list[float], after: list[float]) -> Fleet:
 
 
 @every_picker
+@pytest.mark.slow
 def test_one_that_answers_late_gets_next_to_no_calls_within_5_s(picker: str) -> None:
     """Where pickers send it few calls in any case, they tell little of it."""
     fleet = fleet_of(picker, WELL, [10.0, *WELL[1:]]).run(SOON)

@@ -222,6 +222,7 @@ def test_one_alone_is_never_ejected() -> None:
     assert fleet.refused == 0
 
 
+@pytest.mark.slow
 def test_by_chance_alone_nobody_is_ejected_in_24000_answers() -> None:
     """Keys that give one of them three times the errors of others, at the worst."""
     shares = [0.3, 0.1, 0.1, 0.1, 0.1]

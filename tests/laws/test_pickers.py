@@ -385,6 +385,7 @@ def peak_of_a_pick(name: str, count: int) -> int:
 
 
 @every_picker
+@pytest.mark.slow
 def test_a_pick_takes_no_memory_that_grows_with_the_backends(name: str) -> None:
     """But what is looked at four times a second, as it may be: not one in 100 here.
 

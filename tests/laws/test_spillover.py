@@ -194,6 +194,7 @@ def test_without_zones_and_priorities_a_subset_is_as_it_was(numbers: list[int]) 
 @given(st.floats(0.2, 1.4), st.floats(0.0, 0.9), st.floats(0.0, 0.9), st.integers(0, 4))
 @example(1.3, 0.45, 0.45, 4)
 @examples(10)
+@pytest.mark.slow
 def test_many_clients_that_see_the_same_reports_do_not_swing(
     one: float, other: float, third: float, late: int
 ) -> None:

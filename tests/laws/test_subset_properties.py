@@ -71,6 +71,7 @@ def mean_and_worst(values: Iterable[float]) -> tuple[float, float]:
         (1000, 1000, 100, 100, 100),
     ],
 )
+@pytest.mark.slow
 def test_rocksteadier_connects_whole_lots_evenly(
     clients: int, backends: int, size: int, least: int, most: int
 ) -> None:
@@ -135,6 +136,7 @@ def test_utilization_over_all_scenarios_is_that_of_figure_2(
     assert fmean(fewer + others) == pytest.approx(mean, abs=tolerance)
 
 
+@pytest.mark.slow
 def test_rocksteadier_is_never_far_from_even() -> None:
     fewer, others = figure_2("rocksteadier")
     mean, worst = mean_and_worst(fewer)

@@ -33,6 +33,7 @@ def bounded(clients: int, seed: int) -> Found:
         pytest.param(40, 2, marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow
 def test_load_is_bounded_and_nearly_all_that_can_are_on_first_choices(
     clients: int, seed: int
 ) -> None:
@@ -46,6 +47,7 @@ def test_one_client_and_forty_do_the_same() -> None:
     assert bounded(1, 1).first == pytest.approx(bounded(40, 1).first, abs=0.02)
 
 
+@pytest.mark.slow
 def test_without_the_bound_hot_keys_overload_their_backends() -> None:
     found = run(Unbounded, scenario_of(40, 20.0, 20.0, cost=0.04), 0.7, 1)
     assert found.spread > 1.4

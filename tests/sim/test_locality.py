@@ -160,6 +160,7 @@ def test_what_leaves_goes_where_there_is_room() -> None:
     assert stayed > 0.75
 
 
+@pytest.mark.slow
 def test_the_calls_of_a_zone_that_is_gone_go_to_the_others() -> None:
     result, _ = play("zone_gone")
     used = of_zones(SCENARIOS["zone_gone"], result.utilization)

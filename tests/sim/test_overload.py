@@ -36,6 +36,7 @@ def test_refusals_that_cost_something_eat_the_capacity() -> None:
     assert goodput(AT_ONCE, 10.0) == pytest.approx(tenfold, abs=0.03)
 
 
+@pytest.mark.slow
 def test_clients_that_throttle_leave_the_fleet_its_capacity() -> None:
     *_, tenfold = told("goodput, refusals at 0.05, clients that throttle (K = 2)")
     throttling = replace(FLEET, throttle=2.0, window=15.0)
@@ -54,6 +55,7 @@ def test_a_task_serves_what_it_can_where_refusals_are_free(load: float) -> None:
 
 
 @pytest.mark.parametrize("load", [1.5, 4.0])
+@pytest.mark.slow
 def test_what_waits_unseen_is_refused_by_the_queue_delay(load: float) -> None:
     """docs/simulator.md has these figures."""
     fleet = replace(SCENARIOS["queue_delay"], window=10.0)

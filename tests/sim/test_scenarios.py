@@ -50,6 +50,7 @@ def test_round_robin_overloads_slow_machines_with_capacity_to_spare() -> None:
     assert play("S2_diverse", "weighted_round_robin", 0.7).errors == 0.0
 
 
+@pytest.mark.slow
 def test_weighted_least_loaded_is_even_on_unequal_machines() -> None:
     ours = play("S2_diverse", "weighted_least_loaded", 0.7)
     others = play("S2_diverse", "weighted_round_robin", 0.7)
@@ -86,6 +87,7 @@ def test_a_cold_start_fails_nothing() -> None:
     assert others.errors > 0.02
 
 
+@pytest.mark.slow
 def test_neighbours_and_restarts_are_followed() -> None:
     faster = {"neighbour_period": 5.0, "restart_lasts": 6.0, "warm_up": 10.0}
     ours, others = both("S3_antag", **faster)
@@ -143,6 +145,7 @@ def test_a_step_is_made_up_for_in_seconds() -> None:
         assert (max(three) < 1.1 * fmean(three)) == is_back
 
 
+@pytest.mark.slow
 def test_where_news_is_old_a_probe_makes_up_for_it() -> None:
     sparse = {"window": 60.0}
     ours = play("S10_sparse", "weighted_least_loaded", 0.7, **sparse)
@@ -171,6 +174,7 @@ def test_latency_tells_nothing_where_requests_wait() -> None:
     assert waiting.spread > computing.spread + 0.1
 
 
+@pytest.mark.slow
 def test_a_liar_draws_more_but_not_without_bound() -> None:
     """`bound` keeps it at e times the mean weight at most."""
     lied_to = play("one_liar", "weighted_least_loaded", 0.5)

@@ -235,6 +235,7 @@ def test_a_retry_may_go_anywhere_as_in_the_book() -> None:
     assert errors == pytest.approx(8 / 27, abs=0.05)
 
 
+@pytest.mark.slow
 def test_late_binding_cuts_the_tail_until_all_are_busy() -> None:
     """docs/simulator.md has three seeds of this and more."""
     without = replace(
@@ -276,6 +277,7 @@ def test_a_retry_is_held_back_like_any_request() -> None:
     assert 0 < retries(Refusal.OVERLOADED) < 150
 
 
+@pytest.mark.slow
 def test_throttled_clients_send_twice_what_is_accepted() -> None:
     """K = 2, over two minutes: of load 4 in, 1 served, 1 refused there, 2 here."""
     scenario = replace(
