@@ -24,7 +24,7 @@ fleet: $(READY)
 # The environment alone.
 venv: $(READY)
 
-# What needs no network, in two processes beside each other, and within a minute.
+# What needs no network: two processes beside each other, in a minute and a half.
 QUICK := -m 'not slow' --hypothesis-profile=quick
 check: $(READY)
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target check-laws check-sim
