@@ -108,7 +108,8 @@ class WeightedLeastLoaded:
     rule = (
         "A call goes to the backend with the least (in flight + active of other "
         "clients + 1) / weight + recent errors, where weights make utilization equal; "
-        "backends with little to do take turns."
+        "backends with little to do take turns, and one that has just become ready "
+        "gets fewer at first."
     )
 
     __slots__ = (

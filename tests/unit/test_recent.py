@@ -66,6 +66,24 @@ def test_the_reason_of_a_pick_says_against_whom_most_errors_are_held() -> None:
     assert "recent errors" not in reason(chosen, ready, now=100.0)
 
 
+def test_the_reason_of_a_pick_names_who_is_in_slow_start() -> None:
+    ready = [node("a:1"), node("b:1"), node("c:1")]
+    old, new, newest = ready
+    for one, at in ((old, 50.0), (new, 96.0), (newest, 97.0)):
+        one.load.ready_at = at
+    told = reason(old, ready, now=99.5)
+    assert (
+        told == "0 in flight (0 to 0 on the 3 ready); c:1 has been ready for 2.5 s only"
+    )
+    assert reason(newest, ready, now=99.5).endswith(
+        "; it has been ready for 2.5 s only"
+    )
+    assert "ready for" not in reason(old, ready, now=107.5)
+    assert "ready for" not in reason(new, [new, node("d:1")], now=107.5)
+    new.load.ready_at = 96.5
+    assert "ready for" not in reason(new, [new, newest], now=99.5)
+
+
 def test_a_pick_without_a_choice_says_so() -> None:
     one = node("a:1")
     assert reason(one, [one], now=0.0).startswith("the only one")

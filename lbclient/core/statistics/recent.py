@@ -19,6 +19,9 @@ PICKS = 32  # the last ones are kept
 PICKS_A_SECOND = 100.0  # that are recorded, on average: a reason takes some time
 CALLS = 200  # latencies kept for each backend; so its p99 is the second slowest
 BACKENDS = 2000  # in one minute; those that come later are left out
+# Seconds: a backend that became ready since then, and so much later than another, is in
+# slow start, unless the picker has none or another window.
+NEW, LATER = 10.0, 1.0
 
 
 class Pick(NamedTuple):
@@ -146,7 +149,8 @@ def reason(
     ratio = node.load.failure_ratio(now)
     if ratio >= 0.01:
         words.append(f"{ratio:.0%} of its late calls failed")
-    return "; ".join(filter(None, (", ".join(words), _held(node, ready, now))))
+    clauses = ", ".join(words), _newest(node, ready, now), _held(node, ready, now)
+    return "; ".join(filter(None, clauses))
 
 
 def _range_of_active(ready: Sequence[Node]) -> str:
@@ -154,6 +158,20 @@ def _range_of_active(ready: Sequence[Node]) -> str:
     reports = [node.load.report for node in ready]
     told = [one.active for one in reports if one and one.active is not None]
     return f" ({min(told)} to {max(told)})" if len(told) > 1 else ""
+
+
+def _newest(node: Node, ready: Sequence[Node], now: float) -> str:
+    """Describes the newcomer among them, whose slow start keeps calls from it."""
+    since = {
+        at: each.endpoint.address
+        for each in ready
+        if (at := each.load.ready_at) is not None  # which it is of a lame duck
+    }
+    last = max(since, default=now)
+    if last - min(since, default=now) < LATER or now - last >= NEW:
+        return ""
+    who = "it" if since[last] == node.endpoint.address else since[last]
+    return f"{who} has been ready for {now - last:.1f} s only"
 
 
 def _held(node: Node, ready: Sequence[Node], now: float) -> str:
