@@ -20,6 +20,10 @@
 - *endpoints*: the same for a subset of 20 out of 20 to 100,000 endpoints; and CPU of an
   update of such a list, of which 1 % is replaced, for each endpoint.
 - *scrape*: CPU of one scrape by Prometheus, with 1 to 100 backends.
+- *change of a subset*: CPU of the client from an update that replaces all of its
+  backends until it is connected to the new ones, for each.
+- *health streams*: CPU of a client that nobody calls, for each of its backends, whose
+  health it watches.
 - *idle channels*: CPU and memory of 1,000 channels that nobody calls any more, each
   connected to one backend, beside as many of grpc.aio. Ours have health streams.
 
@@ -34,6 +38,8 @@ import os
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from statistics import median
 from typing import Any
 
 import grpc
@@ -64,6 +70,8 @@ SHARE = 100  # one endpoint of so many is replaced by an update
 IDLE, IDLE_SECONDS, QUICK_IDLE = 1_000, 30.0, 8.0
 IDLE_KINDS = ("lbclient", "grpcio")
 SETTLES = 40.0  # seconds; health reports and looks get rarer for so long
+WATCHED = (USUAL, max(SUBSETS))
+RARELY = 0.5  # seconds; to look at a channel takes CPU of its own
 
 
 class Told:
@@ -100,10 +108,7 @@ async def all_ready(channel: lbclient.Channel, count: int) -> None:
     echo = echo_on(channel)
     await echo()
 
-    def states() -> list[str]:
-        return [backend.state for backend in channel.statistics().backends]
-
-    await until(lambda: states().count("ready") >= count, states)
+    await until(lambda: len(ready_of(channel)) >= count, partial(ready_of, channel))
     for _ in range(4 * count):
         await echo()
 
@@ -231,14 +236,65 @@ async def updates(size: int, resolver: Told, ports: Sequence[int]) -> Measured:
     return measured(name, took, "us of CPU")
 
 
-# --- idle channels ----------------------------------------------------------------
+# --- without calls ----------------------------------------------------------------
+
+
+async def shares_of_a_core(seconds: float) -> dict[str, float]:
+    """What this process takes: mean and quartiles.
+
+    Measures when it is told to, and not before all has settled.
+    """
+    settled_at = time.monotonic() + SETTLES
+    say("made")
+    await anext(orders())
+    await asyncio.sleep(settled_at - time.monotonic())
+    shares = []
+    for _ in range(4):
+        began, used = time.monotonic(), time.process_time()
+        await asyncio.sleep(seconds / 4)
+        shares.append((time.process_time() - used) / (time.monotonic() - began))
+    first, third = spread_of(shares)
+    return {"cpu": sum(shares) / len(shares), "first": first, "third": third}
+
+
+async def watched(size: int, ports: list[int], seconds: float) -> dict[str, float]:
+    """Of one channel that has so many backends, which nobody calls."""
+    resolver = Told(listed(ports, size))
+    config = lbclient.ChannelConfig(
+        subset_size=size, max_subset_size=size, idle_after=0.0
+    )
+    async with lbclient.insecure_channel(resolver, config=config) as channel:
+        await all_ready(channel, size)
+        change = await changed(channel, resolver, ports, size)
+        return {**await shares_of_a_core(seconds), "change": change}
+
+
+async def changed(
+    channel: lbclient.Channel, resolver: Told, ports: list[int], size: int
+) -> float:
+    """CPU milliseconds of this process for each backend, when all are replaced."""
+
+    def is_connected() -> bool:
+        return ready_of(channel) == new
+
+    took, new = [], set[str]()
+    for number in range(1, UPDATES + 1):
+        told = listed(ports, size, first=number * size)
+        new = {endpoint.address for endpoint in told}
+        began = time.process_time()
+        resolver.tell(told)
+        await until(is_connected, partial(ready_of, channel), RARELY)
+        took.append(1e3 * (time.process_time() - began) / size)
+    return median(took)
+
+
+def ready_of(channel: lbclient.Channel) -> set[str]:
+    backends = channel.statistics().backends
+    return {backend.address for backend in backends if backend.state == "ready"}
 
 
 async def idle(kind: str, ports: list[int], seconds: float) -> dict[str, float]:
-    """KB of each channel, and of a core the share that all take: mean and quartiles.
-
-    Measures the latter when it is told to, and not before all has settled.
-    """
+    """KB of each channel, and of a core the share that all take."""
     make: Callable[[], Any] = {
         "lbclient": lambda: lbclient.insecure_channel(
             target_of(ports), config=lbclient.ChannelConfig(subset_size=1)
@@ -254,36 +310,54 @@ async def idle(kind: str, ports: list[int], seconds: float) -> dict[str, float]:
         await echo_on(channel)()
     gc.collect()
     grown = (linux.resident(os.getpid()) - before) / IDLE / 1024
-    settled_at = time.monotonic() + SETTLES
-    say("made")
-    await anext(orders())
-    await asyncio.sleep(settled_at - time.monotonic())
-    shares = []
-    for _ in range(4):
-        began, used = time.monotonic(), time.process_time()
-        await asyncio.sleep(seconds / 4)
-        shares.append((time.process_time() - used) / (time.monotonic() - began))
+    found = {**await shares_of_a_core(seconds), "KB": grown}
     for channel in (first, *channels):
         await channel.close()
-    first_share, third_share = spread_of(shares)
-    middle = sum(shares) / len(shares)
-    return {"KB": grown, "cpu": middle, "first": first_share, "third": third_share}
+    return found
 
 
 @asynccontextmanager
-async def idle_channels(seconds: float) -> AsyncIterator[list[Process]]:
-    """Both kinds at the same time: they mostly sleep."""
-    async with many_spawned(PROCESSES) as ports, AsyncExitStack() as stack:
+async def without_calls(seconds: float) -> AsyncIterator[list[Process]]:
+    """All kinds at the same time: they mostly sleep."""
+    async with AsyncExitStack() as stack:
+        ports = await stack.enter_async_context(many_spawned(PROCESSES))
+        each = [running(serve_anywhere, 1) for _ in range(PROCESSES)]
+        servers = await all_entered(stack, each)
+        anywhere = [port for one in servers for port in await one.hear()]
         runs = [running(idle, kind, ports, seconds) for kind in IDLE_KINDS]
+        runs += [running(watched, size, anywhere, seconds) for size in WATCHED]
         processes = await all_entered(stack, runs)
         await asyncio.gather(*(process.hear() for process in processes))
         yield processes
 
 
-async def costs_of_idle(processes: list[Process]) -> list[Measured]:
+async def costs_without_calls(processes: list[Process]) -> list[Measured]:
     for process in processes:
         process.tell("measure")
     results = await asyncio.gather(*(process.hear() for process in processes))
+    idling, watching = results[: len(IDLE_KINDS)], results[len(IDLE_KINDS) :]
+    return [*costs_of_idle(idling), *costs_of_backends(watching)]
+
+
+def costs_of_backends(results: list[dict[str, float]]) -> list[Measured]:
+    told = []
+    for size, one in zip(WATCHED, results, strict=True):
+        what = f"change of a subset of {size}, for each"
+        told.append(Measured(name=what, value=one["change"], unit="ms of CPU"))
+    for size, one in zip(WATCHED, results, strict=True):
+        each = {name: 1e6 * one[name] / size for name in ("cpu", "first", "third")}
+        told.append(
+            Measured(
+                name=f"health streams of {size}, for each",
+                value=each["cpu"],
+                spread=(each["first"], each["third"]),
+                unit="us of CPU a second",
+            )
+        )
+    return told
+
+
+def costs_of_idle(results: list[dict[str, float]]) -> list[Measured]:
     found = dict(zip(IDLE_KINDS, results, strict=True))
     ours, theirs = found["lbclient"], found["grpcio"]
     what = f"{IDLE:,} idle channels"
@@ -324,12 +398,12 @@ async def measure(parts: Sequence[str], *, is_quick: bool) -> list[Measured]:
     async with AsyncExitStack() as stack:
         processes = []
         if "idle" in parts:
-            idling = idle_channels(QUICK_IDLE if is_quick else IDLE_SECONDS)
+            idling = without_calls(QUICK_IDLE if is_quick else IDLE_SECONDS)
             processes = await stack.enter_async_context(idling)
         if "lists" in parts:
             tell(await lists(seconds))
         if processes:
-            tell(await costs_of_idle(processes))
+            tell(await costs_without_calls(processes))
     return told
 
 

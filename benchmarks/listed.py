@@ -75,7 +75,7 @@ BENCHMARKS = (
     Listed(
         section=GROWTH, name="growth", module="growth", short=QUICK,
         shows="A call with subsets of 1 to 100 and up to 100,000 endpoints; a scrape; "
-        "1,000 idle channels.",
+        "a change of the subset; health streams; 1,000 idle channels.",
     ),
     Listed(
         section=GROWTH, name="picks", module="picks", short=None,
@@ -112,7 +112,8 @@ BENCHMARKS = (
     Listed(
         section=BALANCE, name="peers", module="peers", short=QUICK,
         shows="Eight servers and two clients for each way to balance: grpcio's "
-        "policies, outlier detection, haproxy, nginx.",
+        "policies, outlier detection, haproxy, nginx; what happens to a server: it "
+        "slows down, gets a neighbour, restarts, is killed, fails all, falls silent.",
     ),
     Listed(
         section=BALANCE, name="scale_up", module="scale_up", short=QUICK,
@@ -162,10 +163,34 @@ BENCHMARKS = (
         section=OVERLOAD, name="overload", module="overload", full_most=3600.0,
         short=("--handler", "10", "--times", "10", "--surroundings", "quiet",
                "--seconds", "5"),
-        full=("--handler", "10", "waiting", "--times", "1", "2", "5", "10",
-              "--surroundings", "quiet", "neighbour",
-              "--clients", "frames", "stock", "ours", "--seconds", "5"),
+        full=("--handler", "10", "--times", "1", "2", "5", "10", "20", "30",
+              "--surroundings", "quiet", "neighbour"),
         shows="A server in more demand than it can meet, beside a bare one.",
+    ),
+    Listed(
+        section=OVERLOAD, name="overload_waiting", module="overload", short=None,
+        full=("--handler", "waiting", "--times", "1", "2", "5", "10",
+              "--surroundings", "quiet", "neighbour"), full_most=3600.0,
+        shows="The same, of handlers that only wait.",
+    ),
+    Listed(
+        section=OVERLOAD, name="overload_handlers", module="overload", short=None,
+        full=("--handler", "1", "100", "mixed", "threads", "--times", "2", "10", "20",
+              "--surroundings", "quiet", "--seconds", "20"), full_most=3600.0,
+        shows="The same, of cheaper and of dearer handlers, and of those in threads.",
+    ),
+    Listed(
+        section=OVERLOAD, name="overload_clients", module="overload", short=None,
+        full=("--handler", "10", "waiting", "--times", "1", "10", "--surroundings",
+              "quiet", "neighbour", "--clients", "stock", "node", "ours", "--seconds",
+              "20"), full_most=3600.0,
+        shows="The same load, by stubs: grpc.aio's, grpc-js's, and channels of ours.",
+    ),
+    Listed(
+        section=OVERLOAD, name="overload_cgroup", module="overload", short=None,
+        full=("--handler", "10", "--times", "2", "10", "20", "--surroundings",
+              "cgroup"), full_most=3600.0,
+        shows="The same, of a server that has half a core, in a control group.",
     ),
     Listed(
         section=OVERLOAD, name="retries", module="retries", short=QUICK,

@@ -53,7 +53,9 @@ async def end_of(method: Any, timeout: float, ends: Counter[str]) -> None:
         ends[error.code().name] += 1
 
 
-async def until(condition: Callable[[], object], what: object = "") -> float:
+async def until(
+    condition: Callable[[], object], what: object = "", every: float = LOOK_EVERY
+) -> float:
     """Waits until the condition holds; returns for how many seconds.
 
     Raises TimeoutError, which tells `what`, or what it returns.
@@ -63,5 +65,5 @@ async def until(condition: Callable[[], object], what: object = "") -> float:
         if time.monotonic() - began_at > PATIENCE:
             said = what() if callable(what) else what
             raise TimeoutError(f"not within {PATIENCE:.0f} s: {said}")
-        await asyncio.sleep(LOOK_EVERY)
+        await asyncio.sleep(every)
     return time.monotonic() - began_at

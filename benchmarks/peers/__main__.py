@@ -1,21 +1,24 @@
 """Balance and latency of real fleets: our channel beside what people use instead.
 
-    python -m benchmarks.peers            about 4 minutes
-    python -m benchmarks.peers --quick    about a minute
+    python -m benchmarks.peers            about 6 minutes
+    python -m benchmarks.peers --quick    about a minute and a half
 
-Each contender has a fleet to itself, all at the same time, with the same requests: a
-process of eight servers of lbclient, every second one 2.5 times as fast, on emulated
-processors; and two client processes, of which one sends four times as much. Load is
-open, half of the fleet's capacity. Contenders are channels of lbclient and of grpc.aio
-with its native policies, with outlier detection, with gRPC's own retries, also of the
-sinkhole's errors, and through haproxy and nginx as they distribute connections by
-default, where these are installed.
+Each contender has a fleet to itself, all at the same time, with the same requests:
+eight servers of lbclient, every second one 2.5 times as fast, on emulated processors;
+and two client processes, of which one sends four times as much. Load is open, half of
+the fleet's capacity. Contenders are channels of lbclient and of grpc.aio with its
+native policies, with outlier detection, with gRPC's own retries, also of the sinkhole's
+errors, and through haproxy and nginx as they distribute connections by default, where
+these are installed.
 
     diverse     nothing happens
     heavy tail  one request of a hundred costs 100 to 1,000 times as much
     step        a fast server slows down to a fifth
+    antagonist  something else takes 0.6 of a fast server's CPU, every other 4 s
     restart     a server stops without notice, and is back a second later
+    killed      SIGKILL of a server, another one is started a second later
     sinkhole    a server fails all requests, and at once
+    half-open   connections to a server carry nothing any more; new ones do
 
 Utilization is of the busiest server over the mean. Errors and what took longer than 5 s
 count as 5 s.
@@ -23,15 +26,12 @@ count as 5 s.
 
 import asyncio
 import json
-import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
-from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 
@@ -41,21 +41,28 @@ from benchmarks.harness.figures import Quantile, table
 from benchmarks.harness.load import open_loop
 from benchmarks.harness.measured import Measured
 from benchmarks.harness.options import conclude, exit_with, parser_of
-from benchmarks.harness.processes import Process, all_entered, orders, running, say
-from benchmarks.harness.servers import listen, target_of
+from benchmarks.harness.processes import all_entered, orders, running, say
+from benchmarks.harness.servers import target_of
+from benchmarks.peers.servers import (
+    AWAY,
+    BACKENDS,
+    BESIDE,
+    CAPACITY,
+    FAILING,
+    KILLED,
+    LINKED,
+    RESTARTED,
+    SLOW,
+    SPEEDS,
+    STEPPED,
+    WORK,
+    be_servers,
+)
 from examples.fleet.traffic import Traffic
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "fleet"))
-emulated: Any = import_module("cpu")
-
-WORK = "/benchmark.Peers/Work"
-BACKENDS, CORES, SPEEDS = 8, 2, (1.0, 2.5)
-CAPACITY = CORES * BACKENDS * sum(SPEEDS) / len(SPEEDS)
 LOAD, RATES = 0.5, (56.0, 14.0)  # requests a second of each client
 COST = LOAD * CAPACITY / sum(RATES)
 DEADLINE = 5.0
-STEPPED, SLOW, FAILING = 1, 0.5, 0  # a fast server, to which speed; one that fails
-RESTARTED, AWAY = 3, 1.0  # which server, and for how many seconds
 SETTLE = 5.0  # seconds of load before anything is measured
 SECONDS, QUICK = 40.0, 8.0
 
@@ -90,71 +97,44 @@ RETRIES = {
 FRONTS = ("haproxy", "nginx")
 
 
+Order = tuple[str, int, float]
+"""What happens to a server, which one, and how much."""
+
+LOOK: Order = ("look", 0, 0.0)
+
+
 @dataclass(frozen=True, slots=True)
 class Phase:
     name: str
     is_heavy: bool = False
-    order: tuple[int, str, float] | None = None  # to a server, what, and how much
-    undo: tuple[int, str, float] | None = None
+    order: Order | None = None
+    undo: Order | None = None
+    kills: bool = False
+    idle: int | None = None  # a server that has less to do than others, as it should
 
 
 PHASES = (
     Phase("diverse"),
     Phase("heavy tail", is_heavy=True),
-    Phase("step", order=(STEPPED, "speed", SLOW), undo=(STEPPED, "speed", SPEEDS[1])),
-    Phase("restart", order=(RESTARTED, "restart", AWAY)),
-    Phase("sinkhole", order=(FAILING, "fails", 1.0), undo=(FAILING, "fails", 0.0)),
+    Phase("step", order=("speed", STEPPED, SLOW), undo=("speed", STEPPED, SPEEDS[1])),
+    Phase(
+        "antagonist",
+        order=("antagonist", STEPPED, BESIDE),
+        undo=("antagonist", STEPPED, 0.0),
+    ),
+    Phase("restart", order=("restart", RESTARTED, AWAY)),
+    Phase("killed", kills=True, idle=KILLED),
+    Phase(
+        "sinkhole",
+        order=("fails", FAILING, 1.0),
+        undo=("fails", FAILING, 0.0),
+        idle=FAILING,
+    ),
+    Phase("half-open", order=("stall", LINKED, 1.0), undo=("stall", LINKED, 0.0)),
 )
 
 
-# --- servers and clients, in processes of their own ----------------------------
-
-
-async def be_fleet() -> None:
-    cpus = [emulated.Cpu(CORES, SPEEDS[n % len(SPEEDS)]) for n in range(BACKENDS)]
-    failing: set[int] = set()
-    servers, ports = [], []
-    for number, cpu in enumerate(cpus):
-        server, methods = server_of(number, cpu, failing)
-        servers.append(server)
-        ports.append(await listen(server, methods))
-    say(ports)
-
-    async def restart(number: int, away: float) -> None:
-        await servers[number].stop(None)
-        await asyncio.sleep(away)
-        server, methods = server_of(number, cpus[number], failing)
-        servers[number] = server
-        await listen(server, methods, ports[number])
-
-    restarts = []
-    async for what, number, value in orders():
-        if what == "speed":
-            cpus[number].usage()  # at the speed that it had until now
-            cpus[number]._processor.speed = value
-            cpus[number]._set_timer()
-        elif what == "fails":
-            (failing.add if value else failing.discard)(number)
-        elif what == "restart":
-            restarts.append(asyncio.create_task(restart(number, value)))
-        say([cpu.usage() for cpu in cpus])
-
-
-def server_of(number: int, cpu: Any, failing: set[int]) -> tuple[Any, Any]:
-    async def work(request: bytes, context: Any) -> bytes:
-        if number in failing:
-            await context.abort(grpc.StatusCode.INTERNAL, "a sinkhole")
-        await cpu.run(float(request))
-        return b""
-
-    config = lbclient.ServerConfig(
-        utilization=cpu.utilization,
-        utilization_replaces=True,
-        runnable=lambda: cpu.runnable,
-        smoothing=1.0,
-        max_load=0,  # it shows who balances better, not what a task sheds
-    )
-    return lbclient.server(config=config), {WORK: work}
+# --- clients, in processes of their own -------------------------------------------
 
 
 def channel_of(kind: str, target: str) -> grpc.aio.Channel:
@@ -205,6 +185,13 @@ async def one(method: Any, latencies: list[float], due: tuple[float, float]) -> 
 # --- contenders ------------------------------------------------------------------
 
 
+class Usage(NamedTuple):
+    """Of a server's CPU: core seconds in use, of seconds."""
+
+    busy: float
+    elapsed: float
+
+
 @dataclass(frozen=True, slots=True)
 class Figures:
     kind: str
@@ -217,30 +204,43 @@ class Figures:
     max_over_mean: float
 
 
-@dataclass(frozen=True, slots=True)
 class Peer:
-    """One contender: its fleet and its clients."""
+    """One contender: its fleet, of which one server can be killed, and its clients."""
 
-    kind: str
-    fleet: Process
-    clients: Sequence[Process]
+    def __init__(self, kind: str, stack: AsyncExitStack) -> None:
+        self.kind = kind
+        self._enter = stack.enter_async_context
+
+    async def start(self, stack: AsyncExitStack) -> None:
+        fleet = [n for n in range(BACKENDS) if n != KILLED]
+        self._numbers = [*fleet, KILLED]
+        self._fleet = await self._enter(running(be_servers, fleet))
+        self._alone = await self._enter(running(be_servers, [KILLED]))
+        ports = [*await self._fleet.hear(), *await self._alone.hear()]
+        self._port = ports[-1]
+        target = target_of(ports)
+        if self.kind in FRONTS:
+            front = await self._enter(fronted.proxy(self.kind, ports, routed=True))
+            target = f"ipv4:{front.address}"
+        clients = [
+            running(be_client, self.kind, target, rate, str(number))
+            for number, rate in enumerate(RATES)
+        ]
+        self._clients = await all_entered(stack, clients)
 
     async def play(self, phase: Phase, seconds: float) -> Figures:
-        place, what, value = phase.order or (0, "look", 0.0)
-        before = await self.fleet.ask(what, place, value)
+        before = await self._look(phase.order)
         words = phase.name, seconds, phase.is_heavy
-        lists = await asyncio.gather(*(each.ask(*words) for each in self.clients))
-        place, what, value = phase.undo or (0, "look", 0.0)
-        after = await self.fleet.ask(what, place, value)
+        asked = asyncio.gather(*(each.ask(*words) for each in self._clients))
+        if phase.kills:
+            await self._replace()
+        latencies = [took for each in await asked for took in each]
+        after = await self._look(phase.undo)
         used = [
-            (busy - was_busy) / (elapsed - was_elapsed)
-            for (busy, elapsed), (was_busy, was_elapsed) in zip(
-                after, before, strict=True
-            )
+            (after[n].busy - before[n].busy) / (after[n].elapsed - before[n].elapsed)
+            for n in self._numbers
+            if n != phase.idle
         ]
-        if phase.name == "sinkhole":
-            del used[FAILING]  # which is idle
-        latencies = [seconds for each in lists for seconds in each]
         late = sum(seconds >= DEADLINE for seconds in latencies)
         return Figures(
             self.kind,
@@ -253,25 +253,27 @@ class Peer:
             max(used) * len(used) / sum(used) if any(used) else len(used),
         )
 
+    async def _look(self, order: Order | None) -> dict[int, Usage]:
+        """How busy each server has been; what is ordered happens then."""
+        both = self._fleet, self._alone
+        said = await asyncio.gather(*(each.ask(*(order or LOOK)) for each in both))
+        usages = [Usage(*one) for each in said for one in each]
+        return dict(zip(self._numbers, usages, strict=True))
+
+    async def _replace(self) -> None:
+        await self._alone.close()
+        await asyncio.sleep(AWAY)
+        again = running(be_servers, [KILLED], [self._port])
+        self._alone = await self._enter(again)
+        await self._alone.hear()
+
 
 @asynccontextmanager
 async def peer_of(kind: str) -> AsyncIterator[Peer]:
     async with AsyncExitStack() as stack:
-        enter = stack.enter_async_context
-        fleet = await enter(running(be_fleet))
-        ports = await fleet.hear()
-        target = target_of(ports)
-        if kind in FRONTS:
-            front = await enter(fronted.proxy(kind, ports, routed=True))
-            target = f"ipv4:{front.address}"
-        clients = await all_entered(
-            stack,
-            [
-                running(be_client, kind, target, rate, str(number))
-                for number, rate in enumerate(RATES)
-            ],
-        )
-        yield Peer(kind, fleet, clients)
+        peer = Peer(kind, stack)
+        await peer.start(stack)
+        yield peer
 
 
 async def measure(kinds: Sequence[str], seconds: float) -> list[Figures]:
