@@ -24,7 +24,7 @@ fleet: $(READY)
 # The environment alone.
 venv: $(READY)
 
-# What needs no network: two processes beside each other, in a minute and a half.
+# What needs no network: two processes beside each other, in a minute.
 QUICK := -m 'not slow' --hypothesis-profile=quick
 check: $(READY)
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target check-laws check-sim

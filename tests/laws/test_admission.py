@@ -154,6 +154,7 @@ class Switch(Admission):
 costs = pytest.mark.parametrize("is_random", [False, True])
 
 
+@pytest.mark.slow
 @costs
 @pytest.mark.parametrize("times", [2, 5, 10])
 def test_a_task_serves_what_it_can_whatever_is_thrown_at_it(
@@ -174,6 +175,7 @@ def test_with_refusals_at_a_price_it_serves_what_they_leave(times: float) -> Non
     assert task.goodput >= 0.97 * (1.0 - r * times) / (1.0 - r)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("times", "refusal", "least"),
     [(2, 0.05, 0.95), (5, 0.05, 0.9), (10, 0.05, 0.9), (10, 0.1, 0.9)],
@@ -188,6 +190,7 @@ def test_with_throttled_clients_refusals_cost_next_to_nothing(
     assert task.goodput >= least
 
 
+@pytest.mark.slow
 @costs
 def test_the_tail_in_tenfold_overload_is_twice_that_of_a_well_loaded_task(
     is_random: bool,
@@ -225,6 +228,7 @@ def test_who_is_critical_hardly_notices_twelve_times_the_load_of_others(
     assert task.goodput >= 0.95
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [1.5, 2.0, 10.0])
 def test_goodput_does_not_swing_where_a_switch_makes_it(times: float) -> None:
     """The signal is smoothed over 0.2 s and 0.1 s old; goodput is that of 0.1 s.
@@ -388,6 +392,7 @@ def test_who_has_nobody_above_may_have_all_places(only: Criticality) -> None:
     assert placed(100, {only: 2.0})[only] == pytest.approx(0.5, abs=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [*range(1, 17), 25, 100])
 def test_a_few_requests_take_any_place_though_others_matter_more(limit: int) -> None:
     """No more than half of the places are kept: below 16 that is fewer than two

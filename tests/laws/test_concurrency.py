@@ -292,6 +292,7 @@ def test_a_pool_without_an_end_is_not_limited_for_long(service: Service) -> None
     assert pool.refusals(20.0, 30.0) <= 0.02
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("much", [2.0, 8.0])
 def test_a_pool_without_an_end_that_gets_slower_is_not_limited_for_long(
     much: float,
@@ -326,6 +327,7 @@ def test_handlers_that_are_slower_than_their_deadline_refuse_nobody(
     assert not Pool(lambda _now: 500.0, late, lambda _now: inf).run(60.0).refused
 
 
+@pytest.mark.slow
 def test_handlers_of_which_most_are_too_slow_are_not_probed_again_and_again() -> None:
     """It looks like a queue in which all give up, until a probe that finds none."""
 

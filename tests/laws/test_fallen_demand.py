@@ -102,6 +102,7 @@ def test_two_seconds_after_the_demand_has_fallen_nothing_is_refused(
     assert after["refused", SHEDDABLE] <= 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flood", [10.0, 60.0])
 @pytest.mark.parametrize(("places", "took"), [(4, 0.08), (10, 0.05)])
 def test_a_backend_that_refuses_a_few_all_the_same_holds_back_nobody(

@@ -19,6 +19,7 @@ def run(name: str, fleet: Fleet) -> Result:
     return Simulation(fleet, PICKERS[name]).run()
 
 
+@pytest.mark.slow
 def test_the_default_balances_a_fleet_of_fast_and_slow_machines() -> None:
     result = run("weighted_least_loaded", FLEET)
     assert result.spread <= 1.03  # 1.006 to 1.013 for seeds 1 to 5
@@ -39,6 +40,7 @@ def test_the_default_has_the_shortest_tail() -> None:
     assert min(tails, key=lambda name: tails[name]) == "weighted_least_loaded"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("load", [0.2, 0.6])
 def test_clients_with_hardly_a_request_balance_too(load: float) -> None:
     """Where weights are all there is to go by, noise must not rank backends."""
@@ -56,6 +58,7 @@ def test_a_backend_that_fails_at_once_draws_no_traffic() -> None:
     assert run("weighted_least_loaded", fleet).errors <= 0.003
 
 
+@pytest.mark.slow
 def test_backends_that_report_nothing_still_take_their_part() -> None:
     fleet = Fleet(backends=8, clients=4, silent=4, seconds=8.0)
     assert run("weighted_least_loaded", fleet).errors == 0.0

@@ -90,6 +90,7 @@ def run(
     return pool.served, pool.took
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("times", "critical"),
     [(1.2, 0.7), (2.0, 0.35), (2.0, 0.5), (3.0, 0.3), (10.0, 0.5)],

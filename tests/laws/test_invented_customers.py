@@ -202,6 +202,7 @@ def test_who_names_nobody_shares_with_all_who_name_nobody() -> None:
     assert "new 0" not in refused
 
 
+@pytest.mark.slow
 def test_without_a_default_limit_names_take_places_and_nothing_else() -> None:
     quota = Quota({"mail": room(LIMIT)}, default=room(inf))
     refused, _ = play(

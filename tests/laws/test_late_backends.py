@@ -53,6 +53,7 @@ def test_one_that_answers_late_gets_next_to_no_calls_within_5_s(picker: str) -> 
     assert fleet.run(40.0).shares()[0] >= 0.8
 
 
+@pytest.mark.slow
 @every_picker
 def test_none_is_singled_out_where_all_are_late(picker: str) -> None:
     fleet = fleet_of(picker, WELL, [10.0] * 10)
@@ -62,6 +63,7 @@ def test_none_is_singled_out_where_all_are_late(picker: str) -> None:
     assert min(fleet.run(40.0).shares()) >= 0.7
 
 
+@pytest.mark.slow
 @every_picker
 def test_machines_that_are_slow_by_nature_are_not_ejected(picker: str) -> None:
     slow = [4.0] * 3 + [1.0] * 7

@@ -45,6 +45,7 @@ def test_one_of_five_that_fails_fast_meets_few_calls_whatever_its_status(
     assert fleet.ejected() == [0]
 
 
+@pytest.mark.slow
 @every_picker
 @pytest.mark.parametrize("status", [NOT_FOUND, UNIMPLEMENTED, UNAUTHENTICATED])
 def test_one_that_ends_its_connection_with_each_error_meets_few_calls(
@@ -58,6 +59,7 @@ def test_one_that_ends_its_connection_with_each_error_meets_few_calls(
     assert fleet.ejected() == [0]
 
 
+@pytest.mark.slow
 @every_picker
 @seeds
 def test_one_that_ended_its_connections_and_is_restarted_well_has_its_share_soon(
@@ -76,6 +78,7 @@ def test_one_that_ended_its_connections_and_is_restarted_well_has_its_share_soon
     assert 0.8 <= fleet.run(40.0).shares()[0] <= 1.2
 
 
+@pytest.mark.slow
 @every_picker
 @seeds
 def test_a_restart_in_the_midst_of_errors_leaves_a_good_backend_its_share(
@@ -93,6 +96,7 @@ def test_a_restart_in_the_midst_of_errors_leaves_a_good_backend_its_share(
     assert 0.8 <= fleet.run(40.0).shares()[0] <= 1.2
 
 
+@pytest.mark.slow
 @every_picker
 @seeds
 def test_one_that_goes_bad_in_a_fleet_with_a_past_is_ejected_after_a_few_calls(
@@ -161,6 +165,7 @@ def test_of_several_bad_ones_none_hides_another(picker: str) -> None:
     assert fleet.failed.total() <= 2 * MOST
 
 
+@pytest.mark.slow
 @every_picker
 @pytest.mark.parametrize("bad", [3, 4])
 def test_where_most_are_bad_they_attract_no_more_than_their_shares(

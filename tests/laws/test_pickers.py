@@ -160,6 +160,7 @@ def test_nobody_is_starved(name: str, said: list[LoadReport | None]) -> None:
     pytest.fail(f"{len(missing)} of {len(nodes)} never picked")
 
 
+@pytest.mark.slow
 @every_picker
 @pytest.mark.parametrize("interval", [0.03, 0.003])
 def test_when_all_have_failed_all_are_used_again(name: str, interval: float) -> None:
@@ -254,6 +255,7 @@ def longest_run(calls: list[bool]) -> int:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("told", "users", "count"),
     [
@@ -283,6 +285,7 @@ def test_turns_missed_while_there_was_more_to_do_are_made_up_for_by_and_by(
     assert sum(busy) <= (0.05 if count > 2 else 0.15) * len(busy)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("told", ["what is used", "next to nothing", "nothing"])
 @pytest.mark.parametrize("users", [10, 20, 40])
 def test_an_error_weighs_no_more_after_a_burst_than_in_a_calm(

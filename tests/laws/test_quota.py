@@ -121,6 +121,7 @@ def test_chance_is_not_taken_for_a_flood(rate: float) -> None:
     assert arrived - admitted < 0.005 * arrived
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rates",
     [

@@ -191,6 +191,7 @@ def cold_return(name: str, slow_start: float, seed: int = 1) -> Simulation:
     return Simulation(fleet, picker_factory(name, slow_start))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["round_robin", "weighted_round_robin"])
 def test_a_cold_backend_drowns_if_it_has_its_full_share_at_once(name: str) -> None:
     """Those that do not see a queue have nothing else to save it."""

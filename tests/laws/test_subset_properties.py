@@ -153,6 +153,7 @@ def test_deterministic_subsets_with_leftovers_converge_to_even() -> None:
     assert min(others) >= 0.94
 
 
+@pytest.mark.slow
 def test_scaled_backends_are_more_even_under_many_clients() -> None:
     few, many = map(fmean, figure_2("ringsteady"))
     few_unscaled, many_unscaled = map(fmean, figure_2("ringsteady_unscaled"))
@@ -318,6 +319,7 @@ def test_another_size_only_adds_or_drops(algorithm: str, size: int) -> None:
     assert set(found.dropped) == {max(0, 20 - size)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "algorithm", ["round_robin", "deterministic", "deterministic_leftover"]
 )
@@ -332,6 +334,7 @@ def test_what_deals_backends_out_moves_nearly_all_for_another_size(
 # Diversity and spread.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backends", [1000, 100, 50])
 def test_every_client_of_rocksteadier_has_a_subset_of_its_own(backends: int) -> None:
     assert diversity(chosen("rocksteadier", MANY, backends)).distinct == MANY

@@ -103,6 +103,7 @@ def recovery(seen: list[Second], healed: int) -> int:
     return next(s for s in after if refused_here(seen[s : s + 3]) < 0.01) - healed
 
 
+@pytest.mark.slow
 @crowds
 @pytest.mark.parametrize("k", [1.1, 1.5, K])
 def test_in_tenfold_overload_a_backend_gets_k_times_its_capacity(
@@ -126,6 +127,7 @@ def test_so_it_is_with_a_backend_that_accepts_in_waves(k: float) -> None:
     assert arrived <= 1.05 * k * backend.capacity
 
 
+@pytest.mark.slow
 @crowds
 @pytest.mark.parametrize("k", [1.0, 1.1, K])
 def test_half_a_minute_after_the_backend_is_well_nothing_is_refused_here(
@@ -137,6 +139,7 @@ def test_half_a_minute_after_the_backend_is_well_nothing_is_refused_here(
     assert recovery(seen, FILL) <= 30
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("k", "rate", "accepted", "longest"),
     [(1.1, 20, 4, 30), (1.1, 10, 1, 120), (1.5, 20, 2, 30), (K, 10, 1, 30)],

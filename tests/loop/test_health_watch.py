@@ -585,6 +585,7 @@ async def test_a_task_that_restarts_behind_its_proxy_is_not_shared() -> None:
         assert not backend_of(fleet).reported.is_shared()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", NOT_SERVING)
 @pytest.mark.parametrize("path", ["stream", "refused", "suspended", "trailers"])
 async def test_one_task_does_not_take_a_shared_address_out(

@@ -38,6 +38,7 @@ def test_scenarios_and_loads_can_be_played() -> None:
                 assert callable(case.factory())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short")
 def test_runs_are_kept_and_verdicts_follow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

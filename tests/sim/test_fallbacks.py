@@ -66,6 +66,7 @@ def test_reports_that_end_are_missed_at_once(share: float) -> None:
     assert ended.spread < never.spread + 0.1
 
 
+@pytest.mark.slow
 def test_gone_reports_are_used_by_weighted_round_robin_until_they_expire() -> None:
     """gRFC A58: for 180 s. The weights stay, and are as good as they were."""
     ended = replace(MIXED, silent_share=1.0, silent_from=12.0)
@@ -73,6 +74,7 @@ def test_gone_reports_are_used_by_weighted_round_robin_until_they_expire() -> No
     assert kept.spread == pytest.approx(told.spread, abs=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("picker", WEIGHTED)
 def test_a_factor_that_is_the_same_for_all_changes_nothing(picker: str) -> None:
     """CPU of a machine four times too large: only ratios matter to a picker. Ejection
@@ -84,6 +86,7 @@ def test_a_factor_that_is_the_same_for_all_changes_nothing(picker: str) -> None:
     assert scaled.p99 == pytest.approx(told.p99, rel=0.2)
 
 
+@pytest.mark.slow
 def test_half_the_fleet_may_be_silent() -> None:
     """Who is silent is judged by the client's own requests, among those who report."""
     half = play(replace(MIXED, silent_share=0.5), "weighted_least_loaded")
@@ -93,6 +96,7 @@ def test_half_the_fleet_may_be_silent() -> None:
     assert half.p99 < 1.25 * told.p99
 
 
+@pytest.mark.slow
 def test_old_counts_are_found_out() -> None:
     """All would send to whoever was idle a second ago: then a third failed."""
     late = replace(MIXED, report_delay=1.0)

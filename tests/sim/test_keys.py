@@ -36,6 +36,7 @@ def test_load_is_bounded_and_nearly_all_that_can_are_on_first_choices(
     assert found.errors == 0.0
 
 
+@pytest.mark.slow
 def test_one_client_and_forty_do_the_same() -> None:
     assert bounded(1, 1).first == pytest.approx(bounded(40, 1).first, abs=0.02)
 

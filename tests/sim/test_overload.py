@@ -30,6 +30,7 @@ def told(row: str) -> list[float]:
     return [float(cell) for cell in cells.split("|")]
 
 
+@pytest.mark.slow
 def test_refusals_that_cost_something_eat_the_capacity() -> None:
     *_, fivefold, tenfold = told("refusals at 0.05, clients that do not throttle")
     assert goodput(AT_ONCE, 5.0) == pytest.approx(fivefold, abs=0.03)

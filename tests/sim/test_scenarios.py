@@ -34,6 +34,7 @@ def play(name: str, picker: str, load: float, **changes: float) -> Result:
     return simulate(scenario, picker, load=load, seed=2, traffic=traffic)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_every_scenario_can_be_played(name: str) -> None:
     scenario = replace(
@@ -96,6 +97,7 @@ def test_neighbours_and_restarts_are_followed() -> None:
     assert others.errors > 0.001
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("picker", ["round_robin", "weighted_least_loaded"])
 def test_newcomers_of_an_overloaded_fleet_get_their_share_at_once(picker: str) -> None:
     """Before, p99 was 5 s two seconds after they came, as without them."""

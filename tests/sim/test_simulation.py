@@ -21,6 +21,7 @@ SMALL = Scenario(clients=4, backends=8, subset_size=4, warm_up=4.0, window=10.0)
 MIXED = replace(SMALL, speeds=(1.0, 2.5))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("picker", PICKERS)
 def test_the_same_seed_has_the_same_result(picker: str) -> None:
     short = replace(MIXED, warm_up=1.0, window=2.0)
@@ -31,6 +32,7 @@ def test_the_same_seed_has_the_same_result(picker: str) -> None:
     assert once != other
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("picker", PICKERS)
 def test_no_work_is_lost_below_capacity(picker: str) -> None:
     """What the backends did is what the requests of the window cost.

@@ -25,6 +25,7 @@ def run(words: str, output: int, unbuffered: str) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unbuffered", UNBUFFERED)
 @pytest.mark.parametrize("words", ["subset --json", f"subset --compare {SMALL}"])
 def test_a_command_whose_reader_has_gone_ends_quietly(
@@ -48,6 +49,7 @@ def test_help_whose_reader_has_gone_ends_quietly(words: str) -> None:
         os.close(there)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unbuffered", UNBUFFERED)
 def test_a_command_says_that_the_disk_is_full(unbuffered: str) -> None:
     with open("/dev/full", "w") as full:

@@ -120,6 +120,7 @@ def test_labels_without_an_end_have_no_value(series: str) -> None:
     assert read_page(series) == EngineReading()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "repeated", ["a", " ", '"', "}", '{"', '"}', '{a="}" ', "{\\", "} ", '="a",']
 )

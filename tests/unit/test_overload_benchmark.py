@@ -78,6 +78,7 @@ def test_a_control_group_is_removed_with_its_context() -> None:
     assert not group.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_what_a_mechanism_replaces_is_there(name: str) -> None:
     words = (

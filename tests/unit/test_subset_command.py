@@ -479,6 +479,7 @@ def commands() -> list[tuple[str, str, str]]:
     return COMMAND.findall(PAGE.read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [c[1] for c in commands() if c[0]])
 def test_the_docs_show_what_the_command_prints(arguments: str, capsys: Capture) -> None:
     (shown,) = [output for _, given, output in commands() if given == arguments]
@@ -523,6 +524,7 @@ def test_the_docs_show_pictures_that_are_small_and_say_how_they_are_drawn() -> N
         assert (PAGE.parent / image).stat().st_size < 60_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("resize", ["100 -> 101", "100 -> 110", "100 -> 200"])
 def test_the_docs_table_of_churn_is_what_properties_says(resize: str) -> None:
     """Its first rows; the other ones take 10 s."""

@@ -207,6 +207,7 @@ def seconds(read: Callable[[str], object], text: str) -> float:
     return min(took)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("reader", READERS)
 def test_the_time_to_read_a_text_grows_as_its_length(reader: str, unit: str) -> None:
