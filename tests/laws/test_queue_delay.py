@@ -63,10 +63,10 @@ def serve(
             taken=taken,
             let_in=admitted,
             time=time,
-            most=most,
-            full=kept,
-            cost=refusal,
-            ran=TICK * speed(at) - left,
+            core_bound=most,
+            core_capacity=kept,
+            refusal_cpu=refusal,
+            loop_cpu=TICK * speed(at) - left,
         )
         samples.append(
             Sample(
@@ -172,9 +172,9 @@ def test_a_handler_that_sleeps_on_the_loop_does_not_look_like_one_that_waits() -
             taken=4 + refused,
             let_in=4,
             time=DEADLINE,
-            full=700,
-            cost=refusal,
-            ran=1.01 * refused * refusal,
+            core_capacity=700,
+            refusal_cpu=refusal,
+            loop_cpu=1.01 * refused * refusal,
         )
         assert not delay.is_core_enough
     assert delay.admissible < 1.0
@@ -233,13 +233,13 @@ def test_who_is_let_in_as_it_comes_waits_no_longer_for_its_turn(times: float) ->
         delay.sample(
             TICK,
             waiting=in_core + here,
-            here=here,
+            in_python=here,
             taken=taken,
             handed_on=handed_on,
             let_in=handed_on,
             time=DEADLINE,
-            most=most,
-            drops=True,
+            core_bound=most,
+            drops_by_criticality=True,
         )
         if delay.is_limited and not was_limited:  # what came before is asked now
             here = sum(rng.random() < delay.admissible for _ in range(here))
@@ -280,8 +280,8 @@ def test_who_comes_in_bursts_after_a_flood_is_let_in(burst: int) -> None:
             handed_on=done,
             let_in=done,
             time=DEADLINE,
-            most=300,
-            drops=True,
+            core_bound=300,
+            drops_by_criticality=True,
             busy=1.0 if is_flood else (TICK - left) / TICK,
         )
         if delay.is_limited:
@@ -399,14 +399,19 @@ def test_nobody_is_refused_for_what_cannot_be_refused() -> None:
     delay = QueueDelay()
     for calls in (2, 3) * 20:
         delay.sample(
-            TICK, waiting=800, taken=200, let_in=200, time=DEADLINE, let_by=200 - calls
+            TICK,
+            waiting=800,
+            taken=200,
+            let_in=200,
+            time=DEADLINE,
+            never_refused=200 - calls,
         )
         assert delay.admissible == 1.0
     assert delay.seconds > 0.0
     assert delay.is_of_checks
     for _ in range(20):
         delay.sample(
-            TICK, waiting=800, taken=200, let_in=200, time=DEADLINE, let_by=100
+            TICK, waiting=800, taken=200, let_in=200, time=DEADLINE, never_refused=100
         )
     assert not delay.is_of_checks
     assert delay.admissible < 1.0

@@ -74,7 +74,7 @@ def test_what_becomes_load_and_waits_again_was_not_handed_on(flips: int) -> None
     queue.delay.sample = lambda *_, handed_on, **__: seen.append(handed_on)  # type: ignore
     for sample in range(1, 21):
         queue.intake.taken += COME
-        queue.beside_long = sample % (2 * flips) < flips
+        queue.has_long_handlers = sample % (2 * flips) < flips
         queue.sample(sample * TICK, 0, in_line=400)
     assert set(seen[1:]) == {COME}
 
@@ -91,10 +91,10 @@ def test_while_it_is_limited_few_are_taken_from_the_core() -> None:
     queue.delay.is_limited = True
     queue.sample(2 * TICK, 0)
     assert queue.intake._bounds is BEHIND
-    queue.chooses = True
+    queue.drops_by_criticality = True
     queue.sample(2 * TICK, 0)
     assert queue.intake._bounds is DROPPING
-    queue.beside_long = True
+    queue.has_long_handlers = True
     queue.sample(2 * TICK, 0)
     assert queue.intake._bounds is DROPPING_BESIDE_LONG
     queue.delay.is_limited = False
@@ -110,7 +110,7 @@ def test_the_dearer_it_is_to_drop_the_fewer_are_taken_to_be_dropped(
     that, and a tenth of the capacity was served."""
     queue = CoreQueue()
     queue.delay.sample = lambda *_, **__: None  # type: ignore[method-assign]
-    queue.delay.is_limited, queue.chooses = True, True
+    queue.delay.is_limited, queue.drops_by_criticality = True, True
     queue.delay.refusing_costs = costs
     queue.sample(TICK, 0)
     dropped = queue.intake._bounds.ahead - EACH_TURN
@@ -121,8 +121,12 @@ def test_the_dearer_it_is_to_drop_the_fewer_are_taken_to_be_dropped(
 
 def test_what_a_drop_takes_is_measured_where_it_can_be() -> None:
     queue, costs = CoreQueue(), []
-    queue.delay.sample = lambda *_, cost, **__: costs.append(cost)  # type: ignore[method-assign]
-    queue.chooses = True
+
+    def sample(*_: object, refusal_cpu: float, **__: object) -> None:
+        costs.append(refusal_cpu)
+
+    queue.delay.sample = sample  # type: ignore[assignment, method-assign]
+    queue.drops_by_criticality = True
     queue.sample(TICK, 0)
     queue.intake.take_from(Core())
     queue.sample(2 * TICK, 0)

@@ -258,7 +258,7 @@ def test_who_gives_way_is_refused_as_overloaded_and_so_are_its_likes() -> None:
     task.sample()
     for level in ("SHEDDABLE_PLUS", "CRITICAL"):
         metadata = (wire.CRITICALITY_KEY, level)
-        answer = in_request(task, metadata, ask=task.gate.passed)
+        answer = in_request(task, metadata, ask=task.gate.overtaken)
         assert isinstance(answer, RefusalStatus)
         assert dict(answer.trailers)[wire.REFUSAL_KEY] == "overloaded"
         assert task.gate.refused["overloaded"][level] == 1
@@ -315,11 +315,11 @@ async def test_in_a_flood_each_less_critical_one_is_room_for_one() -> None:
     assert gate._lets_in(Criticality.CRITICAL_PLUS)
     gate.core.intake._waiting.append("let in")
     assert not gate._lets_in(Criticality.CRITICAL_PLUS)
-    assert not gate._passes()
+    assert not gate._is_overloaded()
     gate._shedding.is_choosing = True
-    assert gate._passes()
+    assert gate._is_overloaded()
     gate.core.intake._waiting.pop()  # grpcio has it
-    gate.queue._new.wait(Criticality.CRITICAL_PLUS, passes=True)
+    gate.queue._new.wait(Criticality.CRITICAL_PLUS, overtakes=True)
     assert await turn is False
     assert not gate._lets_in(Criticality.CRITICAL_PLUS)
 
@@ -414,7 +414,11 @@ async def test_who_waits_for_a_turn_waits_but_for_long_handlers() -> None:
     task = Task()
     seen: list[tuple[int, bool]] = []
     core = task.gate.core
-    core.sample = lambda *_, in_line, **__: seen.append((in_line, core.beside_long))  # type: ignore
+
+    def sample(*_: object, in_line: int, **__: object) -> None:
+        seen.append((in_line, core.has_long_handlers))
+
+    core.sample = sample  # type: ignore[assignment, method-assign]
     for _ in range(3):
         task.gate.queue._new.wait()
     task.gate.queue._going_on.wait()  # a stream

@@ -108,14 +108,14 @@ def test_where_handlers_take_long_all_are_answered_but_of_very_many(
     most = int(ANSWERED_BESIDE_LONG * TICK)
     assert not flood.sample(most + 10, are_long=True, each=0.9 * LONG)
     assert flood.sample(most + 10, are_long=True)
-    flood.core.sheds = flood.core.delay.is_limited = True
+    flood.core.core_ended_some = flood.core.delay.is_limited = True
     assert not flood.sample(most - 10, are_long=True)
     assert flood.sample(MANY)
     assert not flood.sample(most - 10, are_long=True)
 
 
 def test_where_the_core_ends_some_the_server_chooses_whom(flood: Flood) -> None:
-    flood.core.sheds = True
+    flood.core.core_ended_some = True
     assert flood.sample()
     assert flood.drops(SHEDDABLE)
     assert not flood.drops(CRITICAL)
@@ -124,7 +124,7 @@ def test_where_the_core_ends_some_the_server_chooses_whom(flood: Flood) -> None:
 def test_what_names_no_criticality_and_what_was_tried_before_is_answered(
     flood: Flood,
 ) -> None:
-    flood.core.sheds = True
+    flood.core.core_ended_some = True
     flood.sample()
     retry = (wire.ATTEMPT_KEY, "1")
     assert not flood.drops(())
@@ -136,24 +136,24 @@ def test_what_names_no_criticality_and_what_was_tried_before_is_answered(
 
 def test_whoever_is_let_in_is_not_asked_again(flood: Flood) -> None:
     assert not flood.shedding.has_asked(CRITICAL)
-    flood.core.sheds = True
+    flood.core.core_ended_some = True
     flood.sample()
     assert flood.shedding.has_asked(CRITICAL)
     assert not flood.shedding.has_asked(())
 
 
 def test_the_core_keeps_room_only_where_most_may_be_dropped(flood: Flood) -> None:
-    flood.core.sheds = True
+    flood.core.core_ended_some = True
     for named in (0, 1, 2, 1):
         flood.sample()
         for number in range(3):
             flood.drops(CRITICAL if number < named else ())
         flood.sample()
-        assert flood.core.chooses == (named == 2)
+        assert flood.core.drops_by_criticality == (named == 2)
 
 
 def test_where_events_come_one_a_turn_all_are_answered(flood: Flood) -> None:
-    flood.core.sheds = flood.core.delay.is_limited = True
+    flood.core.core_ended_some = flood.core.delay.is_limited = True
     flood.shedding.is_possible = False
     assert not flood.sample(MANY)
     flood.shedding.is_possible = True
@@ -164,7 +164,7 @@ def test_who_came_before_the_flood_was_seen_is_asked_when_it_is(flood: Flood) ->
     intake = flood.core.intake
     for metadata in (SHEDDABLE, CRITICAL, ()):
         flood.come(metadata)
-    flood.core.sheds = True
+    flood.core.core_ended_some = True
     assert flood.sample(MANY)
     assert len(intake) == 3  # they do not wait for too long yet
     flood.core.delay.is_limited, flood.core.delay.seconds = True, 1.0
@@ -177,7 +177,7 @@ def test_who_came_before_the_flood_was_seen_is_asked_when_it_is(flood: Flood) ->
 def test_who_finds_no_room_takes_the_place_of_the_first_of_the_least_critical(
     flood: Flood,
 ) -> None:
-    flood.core.sheds = True
+    flood.core.core_ended_some = True
     flood.least = Criticality.SHEDDABLE
     flood.sample()
     for metadata in (CRITICAL, (), SHEDDABLE, CRITICAL, SHEDDABLE):
@@ -200,7 +200,7 @@ async def test_who_is_served_and_who_came_before_the_flood_loses_no_place(
     flood: Flood,
 ) -> None:
     flood.come(SHEDDABLE)
-    flood.core.sheds = True
+    flood.core.core_ended_some = True
     flood.least = Criticality.SHEDDABLE
     flood.sample()
     flood.come(SHEDDABLE)
@@ -214,7 +214,7 @@ async def test_who_is_served_and_who_came_before_the_flood_loses_no_place(
     flood.least = Criticality.SHEDDABLE
     flood.come(SHEDDABLE)
     assert repr(flood.core.intake.ranks) == "<1 SHEDDABLE>"
-    flood.core.sheds = False
+    flood.core.core_ended_some = False
     flood.sample()
     assert repr(flood.core.intake.ranks) == "<>"
 

@@ -88,7 +88,7 @@ class QueueDelayTuning:
 
     # Of what is handed on, health checks and the like, which are never refused: where
     # they are more than this, to refuse the others would hardly shorten the wait.
-    let_by: float = 0.9
+    never_refused: float = 0.9
 
     # Nobody need be refused if to refuse takes `dear` of what serving does, or more,
     # and what waits behind all that the core keeps waits for `kept_share` of its time
@@ -123,14 +123,15 @@ class QueueDelay:
         self._waiting = 0  # in the core
         self._rate = 0.0  # requests a second that may come in while that is limited
         # Means of late, in requests a second.
-        self._coming = self._taken = self._handed_on = self._let_in = self._let_by = 0.0
+        self._coming = self._taken = self._handed_on = 0.0
+        self._let_in = self._never_refused = 0.0
         self._running = 0.0  # the loop, of a processor; of late, too
         self._most_let_in = TUNING.least_rate  # since what comes in is limited
         # Seconds since the wait was too long, `in_vain_after` at the most.
         self._beyond = 0.0
         self._first_beyond = 0.0  # the wait then
         self._in_vain = 0.0  # the share of their time that they may wait longer for it
-        self._most = inf  # that may wait
+        self._core_bound = inf  # that may wait in the core
 
     def sample(
         self,
@@ -139,36 +140,39 @@ class QueueDelay:
         waiting: int,
         taken: int,
         let_in: int,
-        here: int = 0,
+        in_python: int = 0,
         handed_on: int | None = None,
         time: float,
-        most: float = inf,
-        full: float = inf,
-        cost: float = 0.0,
-        ran: float = 0.0,
-        drops: bool = False,
-        let_by: int = 0,
+        core_bound: float = inf,
+        core_capacity: float = inf,
+        refusal_cpu: float = 0.0,
+        loop_cpu: float = 0.0,
+        drops_by_criticality: bool = False,
+        never_refused: int = 0,
         busy: float = 1.0,
     ) -> None:
-        """Takes the counts of the last `elapsed` seconds: requests that wait, were
-        taken, admitted.
+        """Takes the counts of the last `elapsed` seconds.
 
-        Of those that wait `here` ones do so in Python, let in; so many were handed on
-        from there, or all that were taken, where nothing is dropped.
+        `waiting`: requests that wait, in the core or in Python. `in_python`: those of
+        them that do so in Python. `taken`: requests that Python took from the core.
+        `handed_on`: requests that Python handed on to grpcio; None: all that it took.
+        `let_in`: requests that were admitted. `never_refused`: of those handed on, the
+        ones that may not be refused, such as health checks.
 
-        `time`: seconds that arriving requests have until their deadlines. `most`: half
-        of the core's queue, which may wait where refusing is cheap; then the core need
-        not end any itself. `full`: who waits if the core keeps all that it can. Of the
-        processor `cost` is what refusing one takes, and the loop `ran` for so long.
-        `drops`: each that comes is asked for, and dropped unless `has_room`. Of those
-        that were handed on `let_by` can never be refused. `busy`: the share of the time
-        in which the loop had something to do.
+        `time`: seconds that arriving requests have until their deadlines. `busy`: the
+        share of the time in which the loop had something to do. `loop_cpu`: CPU seconds
+        that its thread used. `refusal_cpu`: CPU seconds that refusing one takes.
+
+        `core_bound`: how many may wait in the core, where refusing is cheap, so that it
+        need not end any itself. `core_capacity`: how many wait there when it is full.
+        `drops_by_criticality`: each request that comes is asked for, and dropped unless
+        `has_room`.
         """
         # What the core has ended, as more waited than it keeps, has not come.
-        in_core = waiting - here
+        in_core = waiting - in_python
         came, self._waiting = taken + in_core - self._waiting, in_core
         on = taken if handed_on is None else handed_on
-        self._average(elapsed, came, taken, on, let_in, let_by, ran)
+        self._average(elapsed, came, taken, on, let_in, never_refused, loop_cpu)
         # A loop that waits for who comes could serve more.
         could = self._handed_on / max(TUNING.least_busy, busy)
         held = self._could_hand_on * exp(-elapsed / TUNING.line_holds)
@@ -177,12 +181,12 @@ class QueueDelay:
         # taken, as where the process stood still.
         self._longest = self._longest + elapsed if waiting else 0.0
         before, before_in_core = self.seconds, self._in_core
-        self._estimate(waiting, here)
-        self.target = self._share(elapsed, time, most) * time
-        target_in_core = min(self.target, most / max(1.0, self._taken))
+        self._estimate(waiting, in_python)
+        self.target = self._share(elapsed, time, core_bound) * time
+        target_in_core = min(self.target, core_bound / max(1.0, self._taken))
         # Of what it may be, the longer one of both waits.
         part = max(self.seconds / self.target, self._in_core / target_in_core)
-        self.is_of_checks = self._let_by > TUNING.let_by * self._handed_on
+        self.is_of_checks = self._never_refused > TUNING.never_refused * self._handed_on
         if self.is_of_checks:
             self.is_limited = self.is_core_enough = self._is_by_line = False
             self.admissible, self._stood = 1.0, 0.0
@@ -192,12 +196,12 @@ class QueueDelay:
             if self._in_core > TUNING.near * target_in_core:
                 waits = before_in_core, self._in_core
                 change = min(change, _change(*waits, target_in_core, elapsed))
-            is_enough = self._is_enough(full, cost, time)
-            self.is_core_enough = is_enough and not drops
+            is_enough = self._is_enough(core_capacity, refusal_cpu, time)
+            self.is_core_enough = is_enough and not drops_by_criticality
             least = self._least()
             self._rate = max(least, self._rate * exp(min(change, TUNING.steepest)))
-            self._is_by_line = drops
-            if drops:
+            self._is_by_line = drops_by_criticality
+            if drops_by_criticality:
                 self._rate = max(TUNING.least_rate, self._let_in)
         elif self._stands(part, elapsed):
             self.is_limited, self.is_core_enough = True, False
@@ -214,8 +218,8 @@ class QueueDelay:
         taken: int,
         handed_on: int,
         let_in: int,
-        let_by: int,
-        ran: float,
+        never_refused: int,
+        loop_cpu: float,
     ) -> None:
         """Takes the counts of a sample into the means."""
         news = 1.0 - exp(-elapsed / TUNING.smoothing)
@@ -223,15 +227,15 @@ class QueueDelay:
         self._taken += (taken / elapsed - self._taken) * news
         self._handed_on += (handed_on / elapsed - self._handed_on) * news
         self._let_in += (let_in / elapsed - self._let_in) * news
-        self._let_by += (let_by / elapsed - self._let_by) * news
-        self._running += (ran / elapsed - self._running) * news
+        self._never_refused += (never_refused / elapsed - self._never_refused) * news
+        self._running += (loop_cpu / elapsed - self._running) * news
 
-    def _estimate(self, waiting: int, here: int) -> None:
+    def _estimate(self, waiting: int, in_python: int) -> None:
         """Estimates the waits, by Little's law."""
         self.seconds = self._in_core = 0.0
         if waiting and self._taken:
             self._in_core = min(self._longest, self._waiting / self._taken)
-            seconds = self._in_core + here / max(1.0, self._handed_on)
+            seconds = self._in_core + in_python / max(1.0, self._handed_on)
             self.seconds = min(self._longest, seconds)
 
     def _admit(self, part: float) -> None:
@@ -244,8 +248,8 @@ class QueueDelay:
         if part <= 1.0 and room >= (TUNING.nearly_all if self._is_by_line else 1.0):
             self.is_limited = self._is_by_line = False
 
-    def has_room(self, criticality: int, here: int, time: float) -> bool:
-        """Whether a request that comes may wait behind those `here`.
+    def has_room(self, criticality: int, in_python: int, time: float) -> bool:
+        """Whether a request that comes may wait behind those that wait `in_python`.
 
         The higher its criticality, from 0 to 3, the more may wait. So the line is never
         empty while anybody comes, whatever a rate would let in.
@@ -253,7 +257,7 @@ class QueueDelay:
         if not self._is_by_line:
             return True
         most = max(TUNING.fewest, TUNING.line_share * time * self._could_hand_on)
-        return here < most * (criticality + 1) / 4
+        return in_python < most * (criticality + 1) / 4
 
     def emptied(self) -> None:
         """What waited in Python was dropped: that tells nothing of the rate."""
@@ -264,30 +268,30 @@ class QueueDelay:
         least = max(TUNING.least_rate, TUNING.least_part * self._most_let_in)
         return max(least, self._coming) if self.is_core_enough else least
 
-    def _is_enough(self, full: float, cost: float, time: float) -> bool:
+    def _is_enough(self, core_capacity: float, refusal_cpu: float, time: float) -> bool:
         """Whether the core ends what would wait for too long if nobody were refused."""
-        refusing = cost * (self._taken - self._let_in)  # of a processor
-        as_cheap = cost * self._let_in  # it would take to refuse who is let in
+        refusing = refusal_cpu * (self._taken - self._let_in)  # of a processor
+        as_cheap = refusal_cpu * self._let_in  # it would take to refuse who is let in
         serving = max(as_cheap, self._running - refusing)
         self.refusing_costs = as_cheap / serving if serving else 0.0
         if self.refusing_costs < TUNING.dear:
             return False
         could = self._let_in * (1.0 + min(TUNING.most_more, refusing / serving))
-        return full <= TUNING.kept_share * time * could
+        return core_capacity <= TUNING.kept_share * time * could
 
-    def _share(self, elapsed: float, time: float, most: float) -> float:
+    def _share(self, elapsed: float, time: float, core_bound: float) -> float:
         """The share of their time that requests may wait."""
         self._in_vain *= exp(-elapsed / TUNING.longer_fades)
-        if most < self._most:  # refusing has just become cheaper
+        if core_bound < self._core_bound:  # refusing has just become cheaper
             self._in_vain = self._beyond = 0.0
-        self._most = most
+        self._core_bound = core_bound
         share = TUNING.share
         if not self.is_limited:
             return share
         self._most_let_in = max(self._most_let_in, self._let_in)
         share *= 1.0 + TUNING.dearer * (1.0 - self._let_in / self._most_let_in)
         # Twice as many the core keeps: until then what is refused makes a difference.
-        is_short = most < inf and self._waiting <= 2.0 * most
+        is_short = core_bound < inf and self._waiting <= 2.0 * core_bound
         if is_short or self.seconds <= (share + self._in_vain) * time:
             self._beyond = 0.0
         else:

@@ -47,12 +47,12 @@ class CoreQueue:
         self._taken = self._left = self._dropped = self._refused = self._ended = 0
         self._let_by = 0
         self._sampled_at = self._ran = 0.0
-        self.sheds = False  # the core: it has ended some since the sample before
-        # Who is dropped after its criticality, so that the core need not shed.
-        self.chooses = False
-        self.drops_used_up = False  # many are, for their customers' quotas
+        self.core_ended_some = False  # since the sample before
+        # Requests are dropped here by criticality, so that the core need not end any.
+        self.drops_by_criticality = False
+        self.drops_used_up = False  # requests whose customers' quotas are used up
         # Handlers keep the loop for long: who is in line for them is judged as load.
-        self.beside_long = False
+        self.has_long_handlers = False
 
     def count_by(self, read: Callable[[], int | None], most: float) -> None:
         """`read` says how many calls have begun; beyond `most` that wait some end."""
@@ -106,7 +106,7 @@ class CoreQueue:
         unseen.sample(now, *counts, is_prompt)
         # Beside many requests that have begun grpcio is slow to serve what was taken.
         held = len(intake) + in_line
-        here = len(intake) if self.beside_long else held
+        here = len(intake) if self.has_long_handlers else held
         waiting = unseen.waiting + here
         if not unseen.waiting and here < FEW:
             waiting = 0
@@ -118,31 +118,31 @@ class CoreQueue:
         let_by_now, self._let_by = let_by - self._let_by, let_by
         elapsed = now - self._sampled_at
         cost = REFUSAL_SECONDS / OF_PROCESS.factor
-        if self.chooses:
+        if self.drops_by_criticality:
             cost = intake.drop_seconds or DROP_SECONDS / OF_PROCESS.factor
         ran_before, self._ran = self._ran, thread_time()
         self._sampled_at = now
-        self.sheds, self._ended = unseen.ended > self._ended, unseen.ended
+        self.core_ended_some, self._ended = unseen.ended > self._ended, unseen.ended
         if elapsed > 0.0:
             self.delay.sample(
                 elapsed,
                 waiting=waiting,
-                here=min(waiting, here),
+                in_python=min(waiting, here),
                 taken=taken_now,
                 handed_on=left_now - dropped_now,
                 let_in=max(0, left_now - refused_now),
                 time=self.typical_time,
-                most=ROOM * unseen.most if self.chooses else inf,
-                full=unseen.most + BEHIND.most if unseen.most else inf,
-                cost=cost,
-                ran=self._ran - ran_before,
-                drops=self.chooses,
-                let_by=let_by_now,
+                core_bound=ROOM * unseen.most if self.drops_by_criticality else inf,
+                core_capacity=unseen.most + BEHIND.most if unseen.most else inf,
+                refusal_cpu=cost,
+                loop_cpu=self._ran - ran_before,
+                drops_by_criticality=self.drops_by_criticality,
+                never_refused=let_by_now,
                 busy=busy,
             )
         if self.delay.is_limited:
             OF_PROCESS.start()  # some 2 ms, once
-            is_dropping = self.chooses or self.drops_used_up
+            is_dropping = self.drops_by_criticality or self.drops_used_up
             intake.keep_within(self._dropping() if is_dropping else BEHIND)
         elif not waiting:
             intake.keep_within(READY)
@@ -150,7 +150,7 @@ class CoreQueue:
     def _dropping(self) -> Bounds:
         """The dearer it is to drop a request, the fewer are taken in a turn of the loop
         to be dropped. What that leaves the core ends, of whatever criticality."""
-        if self.beside_long:
+        if self.has_long_handlers:
             return DROPPING_BESIDE_LONG
         if not (dear := self.delay.refusing_costs / DEAR_DROP):
             return DROPPING

@@ -50,7 +50,7 @@ from lbclient.server.overload.refusal_status import (
     FULL,
     NO_PLACE,
     OURS_MAY_RETRY,
-    PASSED,
+    OVERTAKEN,
     TOO_LATE,
     TOO_SHORT,
     TRAILERS,
@@ -103,7 +103,7 @@ class Gate:
             delay=delay,
         )
         self.core = CoreQueue(delay)
-        self.queue = RunQueue(clock, self.core.intake, self._passes)
+        self.queue = RunQueue(clock, self.core.intake, self._is_overloaded)
         self.threads = Threads(pool=pool)
         self._monitor = monitor
         self._clock = clock
@@ -271,7 +271,7 @@ class Gate:
         why = self.pressure.why_stream(load, criticality)
         return RefusalStatus(StatusCode.UNAVAILABLE, why, self._told(refusal))
 
-    def passed(self) -> RefusalStatus:
+    def overtaken(self) -> RefusalStatus:
         """The status of a request whose turn a more critical one has taken.
 
         To be called in the request's task.
@@ -281,7 +281,7 @@ class Gate:
     def _giving_way(self, criticality: Criticality) -> RefusalStatus:
         refusal = self.pressure.give_way(criticality, self._clock())
         self.count(refusal.value, criticality)
-        return RefusalStatus(StatusCode.UNAVAILABLE, PASSED, self._told(refusal))
+        return RefusalStatus(StatusCode.UNAVAILABLE, OVERTAKEN, self._told(refusal))
 
     def make_way(self) -> None:
         """Refuses one that waits for a thread, if it is less critical than a request
@@ -289,7 +289,9 @@ class Gate:
 
         To be called in the task of that request, before it waits.
         """
-        if not (self.threads.waiting and self.threads.are_busy() and self._passes()):
+        if not (
+            self.threads.waiting and self.threads.are_busy() and self._is_overloaded()
+        ):
             return
         first, lower = self.threads.first_below(current_or_default())
         if first is not None and lower is not None:
@@ -298,9 +300,9 @@ class Gate:
     # Requests
 
     def _lets_in(self, criticality: Criticality) -> bool:
-        """Whether a request may wait that has come and that grpcio has not.
+        """Whether a request that has arrived, and is not grpcio's yet, may wait.
 
-        Called only in a flood. Whoever may, signals let in.
+        Called only in a flood. The signals must let it in, and there must be room.
         """
         now = self._clock()
         self.pressure.observe(self.load(now), now)
@@ -326,8 +328,8 @@ class Gate:
     def _has_used_up(
         self, metadata: Iterable[tuple[str, str | bytes]], criticality: Criticality
     ) -> bool:
-        """Whether the customer of a request has, that has come and that grpcio has
-        not."""
+        """Whether the quota of a request's customer is used up. It is asked before
+        grpcio has seen the request."""
         quotas = self.charging.early_quotas
         if quotas is None:
             return False
@@ -339,8 +341,8 @@ class Gate:
         self.pressure.add_out_of_quota(0)
         self._count_dropped(metadata, criticality, Refusal.QUOTA.value)
 
-    def _passes(self) -> bool:
-        """Whether who is less critical loses its turn."""
+    def _is_overloaded(self) -> bool:
+        """Whether a more critical request may take the turn of a less critical one."""
         return self.pressure.is_refusing() or self._shedding.is_choosing
 
     def refuses(

@@ -50,9 +50,9 @@ FULL = {
     )
     for trailers in _FOR_LOAD
 }
-PASSED = "overloaded: a more critical request has taken its turn"
+OVERTAKEN = "overloaded: a more critical request has taken its turn"
 # Where nobody has asked the stock clients' budget yet.
-LOST = RefusalStatus(StatusCode.UNAVAILABLE, PASSED, OURS_MAY_RETRY)
+OVERTAKEN_STATUS = RefusalStatus(StatusCode.UNAVAILABLE, OVERTAKEN, OURS_MAY_RETRY)
 EXPIRED = RefusalStatus(
     StatusCode.DEADLINE_EXCEEDED,
     "refused: its deadline has passed",

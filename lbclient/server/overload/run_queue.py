@@ -89,11 +89,11 @@ class Line:
         # Of those waiting whose clients have not given up, by criticality.
         self._counts = [0] * len(Criticality)
 
-    def wait(self, criticality: Criticality = DEFAULT, passes: bool = False) -> Turn:
-        """Waits at the end; or, if it `passes`, in the place of a less critical one."""
+    def wait(self, criticality: Criticality = DEFAULT, overtakes: bool = False) -> Turn:
+        """Waits at the end; if it `overtakes`, in the place of a less critical one."""
         turn: Turn = asyncio.get_running_loop().create_future()
         turn.add_done_callback(partial(self._left, criticality))
-        place = self._taken_from(criticality) if passes else None
+        place = self._taken_from(criticality) if overtakes else None
         place = next(self._places) if place is None else place
         heappush(self._waiting[criticality], (place, turn))
         self._counts[criticality] += 1
@@ -203,8 +203,8 @@ class Lull:
         )
 
     def has_come(self, arrived: int, is_pending: bool, now: float) -> bool:
-        """Or requests have come for so long that this must do. `is_pending`: some are
-        on their way."""
+        """Whether all are in, or have kept coming for so long that this must do.
+        `is_pending`: some are on their way."""
         if arrived != self._seen or is_pending:
             self._seen, self._turns, self._since = arrived, 0, now + TUNING.quiet
         else:
@@ -232,7 +232,8 @@ class RunQueue:
         is_overloaded: Callable[[], bool] = lambda: False,
         cpu_time: Callable[[], float] = thread_time,
     ) -> None:
-        """`is_overloaded`: whether who is less critical loses its turn."""
+        """`is_overloaded`: whether a more critical request may take the turn of a less
+        critical one."""
         self._clock = clock
         self._cpu_time = cpu_time
         self._is_overloaded = is_overloaded

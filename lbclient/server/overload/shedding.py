@@ -85,12 +85,12 @@ class Shedding:
         used_up_now, self._used_up = used_up - self._used_up, used_up
         self._answers = ANSWERED_FOR_QUOTAS * elapsed
         is_of_quotas = self.is_possible and used_up_now > self._answers
-        core.drops_used_up, core.beside_long = is_of_quotas, are_long
+        core.drops_used_up, core.has_long_handlers = is_of_quotas, are_long
         self.is_choosing = is_flood
         intake.drops = self._dropped_for if is_flood or is_of_quotas else None
         if not is_flood:
             intake.ranks.clear()
-        core.chooses = is_flood and 2 * self._asked > self._looked
+        core.drops_by_criticality = is_flood and 2 * self._asked > self._looked
         self._looked = self._asked = 0
         was_sifted = self._is_sifted
         self._is_sifted = is_flood and core.delay.is_limited
@@ -109,7 +109,7 @@ class Shedding:
         core = self._core
         if are_long:
             return is_dear
-        if core.sheds:
+        if core.core_ended_some:
             return True
         return core.delay.is_limited and (is_dear or self.is_choosing)
 

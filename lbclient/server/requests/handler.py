@@ -183,7 +183,7 @@ class Wrapped:
     async def _wait(self, turn: Awaitable[bool] | None, call: AsyncContext) -> None:
         if turn is not None:
             if not await turn:
-                await call.refuse(self._gate.passed())
+                await call.refuse(self._gate.overtaken())
             answer = self._too_late(call, self._clock())
             if answer is not None:
                 self._queue.refuse()

@@ -13,7 +13,7 @@ from lbclient.core.criticality import current_or_default
 from lbclient.core.overload.concurrency import RequestOutcome
 from lbclient.core.report.load_monitor import Sizes
 from lbclient.server.overload.adaptive import note_outcome
-from lbclient.server.overload.refusal_status import LOST, RefusalStatus
+from lbclient.server.overload.refusal_status import OVERTAKEN_STATUS, RefusalStatus
 from lbclient.server.quotas.cpu_timing import account, run_timed
 from lbclient.server.report.reporter import Trailers
 from lbclient.server.requests import raised
@@ -99,7 +99,9 @@ class ThreadContext(RequestContext):
         It is told when its turn comes, which takes next to none of a thread. `refuse`
         is called once the place is lost, and not if the request keeps it.
         """
-        self.lost_to = LOST  # its thread may ask before `refuse` has returned
+        self.lost_to = (
+            OVERTAKEN_STATUS  # its thread may ask before `refuse` has returned
+        )
         if not self._threads.leave(self):
             return False
         self.refusal = self.lost_to = answer = refuse()
