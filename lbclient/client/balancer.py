@@ -119,8 +119,9 @@ class Balancer:
     ) -> Backend | None:
         """The backend for a call that is sent now; None: it must wait or fail.
 
-        `counts` are those of its method, of which each has its own. `hints` are for a
-        policy that sees calls.
+        `counts` are the statuses of the call's method, by number. Each method has a
+        dict of its own, whose id stands for the method in `Outliers`. `hints` are for
+        a policy that sees calls.
         """
         # Who waits goes first, or they wait together. (The dict's own truth is C.)
         return None if self.pending.waiters else self._choose(now, counts, hints)

@@ -57,7 +57,7 @@ class Drain:
         self._is_stopped = False
 
     def stopped(self) -> None:
-        """The server has: there is nothing left to wait for."""
+        """The server has stopped: there is nothing left to wait for."""
         self._is_stopped = True
 
     def request_began(self, peer: str) -> None:

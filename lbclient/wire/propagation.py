@@ -21,13 +21,13 @@ from lbclient.core.retries.retry import parse_pushback
 from lbclient.wire.local_errors import BackendsFull, NoBackend, OutOfQuota, Throttled
 
 
-class Below(IntEnum):
+class DownstreamResult(IntEnum):
     """The worst outcome of a request's own calls, as far as retries are concerned."""
 
-    WELL = 0
+    OK = 0
     # It failed, but was not refused: it was retried here already, the server said not
     # to, or there is no backend.
-    IN_VAIN = 1
+    NO_RETRY = 1
     OUT_OF_QUOTA = 2  # one customer is: others are not to hear "overloaded"
     REFUSED = 3
 
@@ -35,7 +35,7 @@ class Below(IntEnum):
 class Request(Protocol):
     """The request that is being served."""
 
-    below: Below
+    downstream: DownstreamResult
 
     @property
     def is_strained(self) -> bool:
@@ -63,33 +63,41 @@ def learn(error: BaseException | None, was_retried: bool = False) -> None:
     request = current()
     if request is None:
         return
-    found = below(error)
+    found = downstream_result(error)
     if was_retried:
-        found = max(found, Below.IN_VAIN)
-    if found > request.below:
-        request.below = found
+        found = max(found, DownstreamResult.NO_RETRY)
+    if found > request.downstream:
+        request.downstream = found
 
 
-def below(error: BaseException | None) -> Below:
+def downstream_result(error: BaseException | None) -> DownstreamResult:
     """What the error of a call says; the channel may also be grpcio's own."""
     if isinstance(error, OutOfQuota):
-        return Below.OUT_OF_QUOTA
+        return DownstreamResult.OUT_OF_QUOTA
     if isinstance(error, Throttled | BackendsFull):
-        return Below.REFUSED
+        return DownstreamResult.REFUSED
     if isinstance(error, NoBackend):
-        return Below.IN_VAIN
+        return DownstreamResult.NO_RETRY
     trailers = _trailers(error)
     refusal = wire.find_refusal(trailers)
     if refusal is not None:
-        return said(refusal)
+        return result_of(refusal)
     told = [str(value) for key, value in trailers if key == wire.PUSHBACK_KEY]
     pushback = parse_pushback(told)
-    return Below.IN_VAIN if pushback is not None and pushback < 0.0 else Below.WELL
+    return (
+        DownstreamResult.NO_RETRY
+        if pushback is not None and pushback < 0.0
+        else DownstreamResult.OK
+    )
 
 
-def said(refusal: Refusal) -> Below:
+def result_of(refusal: Refusal) -> DownstreamResult:
     """What a refusal means to the layer above."""
-    return Below.OUT_OF_QUOTA if refusal is Refusal.QUOTA else Below.REFUSED
+    return (
+        DownstreamResult.OUT_OF_QUOTA
+        if refusal is Refusal.QUOTA
+        else DownstreamResult.REFUSED
+    )
 
 
 def _trailers(error: BaseException | None) -> tuple[tuple[str, str | bytes], ...]:
@@ -113,27 +121,33 @@ def refusal_in(error: BaseException) -> grpc.aio.AioRpcError | None:
 def _is_refusal(error: BaseException) -> bool:
     if isinstance(error, NoBackend):
         return True
-    return isinstance(error, grpc.RpcError) and below(error) >= Below.OUT_OF_QUOTA
+    return (
+        isinstance(error, grpc.RpcError)
+        and downstream_result(error) >= DownstreamResult.OUT_OF_QUOTA
+    )
 
 
 # Keys that are not the handler's own, though it may pass on all trailers of its call.
-_FROM_BELOW = frozenset({wire.REFUSAL_KEY, wire.PUSHBACK_KEY, wire.LOAD_KEY})
+_FROM_DOWNSTREAM = frozenset({wire.REFUSAL_KEY, wire.PUSHBACK_KEY, wire.LOAD_KEY})
 _NOT_AGAIN = (wire.PUSHBACK_KEY, "-1")
 _OUT_OF_QUOTA = ((wire.REFUSAL_KEY, Refusal.QUOTA.value), _NOT_AGAIN)
 _REFUSED = ((wire.REFUSAL_KEY, Refusal.DONT_RETRY.value), _NOT_AGAIN)
 
 
-def handed_up(
-    own: tuple[tuple[str, str | bytes], ...], found: Below
+def with_downstream_refusal(
+    own: tuple[tuple[str, str | bytes], ...], found: DownstreamResult
 ) -> tuple[tuple[str, str | bytes], ...]:
     """A handler's own trailers, and why its client is not to retry.
 
     If the handler passes on that its customer is out of quota, that is the reason,
     whatever else was refused.
     """
-    kept = tuple(item for item in own if item[0] not in _FROM_BELOW)
-    if found < Below.OUT_OF_QUOTA:
+    kept = tuple(item for item in own if item[0] not in _FROM_DOWNSTREAM)
+    if found < DownstreamResult.OUT_OF_QUOTA:
         return (*kept, _NOT_AGAIN)
-    if found is Below.OUT_OF_QUOTA or wire.find_refusal(own) is Refusal.QUOTA:
+    if (
+        found is DownstreamResult.OUT_OF_QUOTA
+        or wire.find_refusal(own) is Refusal.QUOTA
+    ):
         return kept + _OUT_OF_QUOTA
     return kept + _REFUSED

@@ -252,7 +252,7 @@ async def test_a_handler_knows_how_much_its_request_matters(
 class Starter:
     """A request within which a server is started: it has no time left."""
 
-    below = propagation.Below.WELL
+    downstream = propagation.DownstreamResult.OK
     is_strained = True
 
     def time_remaining(self) -> float:

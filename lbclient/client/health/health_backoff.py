@@ -52,7 +52,7 @@ class HealthBackoff:
             self._put_off()
 
     def ended(self, code: grpc.StatusCode) -> None:
-        """A request was, by this status and without a message. Some are answers."""
+        """A request ended with this status, without a message; some are answers."""
         if code is grpc.StatusCode.CANCELLED:
             self.unseen += 1
             self._put_off()
@@ -60,7 +60,7 @@ class HealthBackoff:
             self.answered()
 
     def answered(self) -> None:
-        """The backend has: whoever waits may ask."""
+        """The backend answered: who waits for a turn may ask."""
         self.unseen = 0
         self._next_at = -inf
         self._is_open.set()

@@ -117,7 +117,7 @@ class PacedWatch:
         self._driver.take(doubts.stream_ended_unheard(now, may_others_answer))
 
     def has_spoken_since(self, moment: float) -> bool:
-        """Whether a stream has; `moment` is by the loop's time."""
+        """Whether a stream has said anything since; `moment` is by the loop's time."""
         return self._watch is not None and self._watch.streams.spoke_at > moment
 
     # --- its pace -------------------------------------------------------------

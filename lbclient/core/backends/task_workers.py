@@ -82,27 +82,27 @@ NO_WORKERS = ToldWorkers(0, ())  # of a task of one process
 
 @dataclass(slots=True)
 class WorkingTask:
-    """What is known of one task. `own` are the ports that it has `told`, 0 where the
-    address is listed as a task of its own. `tried_at` is since when its workers are
-    tried, while they are not `is_reached`; None: not before `retry_at`. `shared` are
-    the numbers of the connections to the shared port, 1 at least, once the task was
-    given up; `dials` is how often one of them was made again since each last had a
-    worker of its own. `drops` is how often that was too often, and `restore_at` when
-    the dropped ones are tried again; None: none was dropped since. `missed` are own
-    ports that are not reached though others are, and when that is to be said; inf:
-    it was."""
+    """What is known of one task. All times are on the clock."""
 
     group: int
-    told: tuple[int, ...]
+    told: tuple[int, ...]  # own ports of its workers, as it said
+    # Those of them that are used; 0 where the address is listed as a task of its own.
     own: tuple[int, ...]
+    # Since when its workers are tried, while they are not reached; None: not before
+    # `retry_at`.
     tried_at: float | None
     is_reached: bool = False
     failures: int = 0
     retry_at: float = 0.0
+    # The numbers of its connections to the shared port, once its workers were given up.
     shared: tuple[int, ...] = (1,)
+    # How often one of these was made again, since each last had a worker of its own,
+    # and how often `MOST_DIALS` was reached, so that some were dropped.
     dials: int = 0
     drops: int = 0
-    restore_at: float | None = None
+    restore_at: float | None = None  # when those are tried again; None: there are none
+    # Own ports that are not reached though others are, and when that is to be said;
+    # inf: it was.
     missed: dict[int, float] = field(default_factory=dict)
     portless: int = 0  # workers, which have no ports of their own
 

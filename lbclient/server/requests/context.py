@@ -33,13 +33,19 @@ from lbclient.server.requests.handlers_metadata import (
 )
 from lbclient.server.requests.messages import measured
 from lbclient.server.requests.served_method import ServedMethod
-from lbclient.wire import propagation
 from lbclient.wire.codes import STATUS_OF_NUMBER
+from lbclient.wire.propagation import (
+    DownstreamResult,
+    downstream_result,
+    refusal_in,
+    result_of,
+    with_downstream_refusal,
+)
 
 _OK = StatusCode.OK
 # Statuses that clients retry, or take for a refusal.
 HANDED_UP = frozenset({StatusCode.UNAVAILABLE, StatusCode.RESOURCE_EXHAUSTED})
-WELL = propagation.Below.WELL
+ALL_WELL = DownstreamResult.OK
 
 T = TypeVar("T")
 
@@ -56,7 +62,7 @@ class RequestContext:
         "_reporter",
         "_trailers",
         "begun_at",
-        "below",
+        "downstream",
         "inner",
         "refusal",
         "response",
@@ -73,7 +79,7 @@ class RequestContext:
         self.said: Any = None  # the code, as its handler set it
         self._trailers: Trailers = ()  # the handler's own
         self._finished = False
-        self.below = WELL  # what its own calls were told
+        self.downstream = ALL_WELL  # what its own calls were told
         self.refusal: RefusalStatus | None = None  # told in place of a handler
         # Of single messages, where they are measured. Of streams, `messages` counts.
         self.sizes: Sizes | None = None
@@ -139,11 +145,9 @@ class RequestContext:
             own = tuple(item for item in own if key_of(item) != wire.COST_KEY)
         if wire.REFUSAL_KEY in keys:
             word = wire.find_refusal(own)
-            found = (
-                propagation.Below.REFUSED if word is None else propagation.said(word)
-            )
-            self.below = max(self.below, found)
-            own = propagation.handed_up(own, self.below)
+            found = DownstreamResult.REFUSED if word is None else result_of(word)
+            self.downstream = max(self.downstream, found)
+            own = with_downstream_refusal(own, self.downstream)
         return own
 
     def _hand_up(self, code: Any) -> None:
@@ -153,9 +157,11 @@ class RequestContext:
         handler handles that.
         """
         if status_of(code) in HANDED_UP:
-            self.below = max(self.below, propagation.below(sys.exception()))
-            if self.below is not WELL:
-                self._trailers = propagation.handed_up(self._trailers, self.below)
+            self.downstream = max(self.downstream, downstream_result(sys.exception()))
+            if self.downstream is not ALL_WELL:
+                self._trailers = with_downstream_refusal(
+                    self._trailers, self.downstream
+                )
 
     # What becomes of it
 
@@ -205,10 +211,10 @@ class RequestContext:
 
         grpcio would say UNKNOWN, and log it with a traceback.
         """
-        refusal = None if self._finished else propagation.refusal_in(error)
+        refusal = None if self._finished else refusal_in(error)
         if refusal is None:
             return None
-        self.below = max(self.below, propagation.below(refusal))
+        self.downstream = max(self.downstream, downstream_result(refusal))
         return refusal.code(), refusal.details() or ""
 
     def ended(self, _task: object = None) -> None:
@@ -246,7 +252,7 @@ class RequestContext:
         """Whether a status is an error of this task, and not of a quota."""
         if self.refusal is not None:
             return self.refusal.is_error
-        if self.below < propagation.Below.OUT_OF_QUOTA or status not in HANDED_UP:
+        if self.downstream < DownstreamResult.OUT_OF_QUOTA or status not in HANDED_UP:
             return True
         return wire.find_refusal(self._trailers) is not Refusal.QUOTA
 
@@ -301,12 +307,12 @@ class Early:
     variables that it keeps.
     """
 
-    __slots__ = ("_gate", "below", "inner")
+    __slots__ = ("_gate", "downstream", "inner")
 
     def __init__(self, gate: Gate, inner: Any = None) -> None:
         self._gate = gate
         self.inner = inner
-        self.below = WELL
+        self.downstream = ALL_WELL
 
     @property
     def is_strained(self) -> bool:

@@ -175,7 +175,7 @@ class ThreadContext(RequestContext):
         self.inner.set_trailing_metadata(self._answer(code))
 
     def _hand_up(self, code: Any) -> None:
-        self.below = max(self.below, self._request.below)
+        self.downstream = max(self.downstream, self._request.downstream)
         super()._hand_up(code)
 
     def ended(self, _task: object = None) -> None:

@@ -17,7 +17,7 @@ def check_port(port: object) -> None:
 
 
 def has_ipv6() -> bool:
-    """Whether this machine does; gRPC takes [::] for 0.0.0.0 where it does not."""
+    """Whether this machine has IPv6; gRPC takes [::] for 0.0.0.0 where it does not."""
     try:
         with socket.socket(socket.AF_INET6) as probe:
             probe.bind(("::", 0))
