@@ -28,7 +28,7 @@ from benchmarks.harness.measured import Measured
 from benchmarks.harness.options import conclude, exit_with, parser_of
 from benchmarks.harness.plays import played
 from lbclient.config import ChannelConfig
-from lbclient.core.backends.demand import Attention
+from lbclient.core.backends.demand import ReportInterval
 from lbclient.core.protocols import PickerFactory
 from lbclient.pickers import WeightedRoundRobin, picker_factory
 from lbclient.sim import Scenario
@@ -91,14 +91,14 @@ def connections(rule: str, fleet: int) -> Connections:
 
 def reports(rate: float) -> float:
     """Health reports a second of one backend, whose clients make so many calls each."""
-    attention, chance = Attention(INTERVAL / 2, 0.0), Random(SEED)
+    report_interval, chance = ReportInterval(INTERVAL / 2, 0.0), Random(SEED)
     started, next_at, count = 0, 0.0, 0.0
     for second in range(WATCHED):
         while next_at <= second:
             started += 1
             next_at += chance.expovariate(rate / SIZE)
-        attention.observe(started, 0, second)
-        count += 1.0 / attention.every
+        report_interval.observe(started, 0, second)
+        count += 1.0 / report_interval.every
     return SIZE * count / WATCHED  # as many clients have it in their subsets
 
 

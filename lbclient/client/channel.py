@@ -160,7 +160,7 @@ class Channel(Uncopied, grpc.aio.Channel):
                 "does not survive: fork first, then use channels, in each child its own"
             )
 
-        _OF_PARENTS.append(self._balancer)
+        _USED_BEFORE_FORK.append(self._balancer)
         self._balancer = None
         self._make_balancer = refuse
 
@@ -280,8 +280,9 @@ class Channel(Uncopied, grpc.aio.Channel):
     )
 
 
-_OF_PARENTS: list[Balancer] = []
-"""Used before a fork, and kept in the child: to drop one would wait for threads."""
+_USED_BEFORE_FORK: list[Balancer] = []
+"""Those used before a fork. The child keeps them: to collect one would wait for threads
+that it does not have."""
 
 
 @cache

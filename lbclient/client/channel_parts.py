@@ -15,7 +15,7 @@ from lbclient.config.identity import find_identity, home_zone
 from lbclient.core.errors import ConfigError
 from lbclient.core.model import Endpoint
 from lbclient.core.protocols import Picker, PickerFactory, Resolver, Subset
-from lbclient.core.routing.locality import Mixed
+from lbclient.core.routing.locality import PreferNear
 from lbclient.core.routing.spillover import Spillover
 from lbclient.core.text import printable
 from lbclient.grpc_seam import Options, check_options, inner_options, option_pairs
@@ -68,7 +68,7 @@ def parts_of(
     return ChannelParts(
         target=printable(said, len(said)),  # long, as a list of addresses is
         resolver=resolver,
-        subset=Mixed(_subset(config, rng), zone),
+        subset=PreferNear(_subset(config, rng), zone),
         make_picker=lambda: first(Random(rng.getrandbits(64))),
         spillover=spillover,
         dial=partial(_dial, credentials, inner, compression),

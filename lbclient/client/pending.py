@@ -24,7 +24,7 @@ from lbclient.wire.local_errors import BackendsFull, LocalRpcError, NoBackend
 if TYPE_CHECKING:
     from lbclient.client.backends.backend import Backend
 
-PASSED_BY = 100  # waiting calls that are looked at for one that can be sent
+MOST_SCANNED = 100  # waiting calls that are looked at for one that can be sent
 
 # The backend for a call that is sent now, by the counts of its method and by what its
 # picker may know of it; None: it waits.
@@ -111,7 +111,7 @@ class Pending:
         in_order = chain.from_iterable(reversed(self._queues))
         if not outliers.count:
             return next(in_order, None)
-        first = islice(in_order, PASSED_BY)
+        first = islice(in_order, MOST_SCANNED)
         return next((each for each in first if outliers.allowed(id(each.counts))), None)
 
     # --- who waits ----------------------------------------------------------------

@@ -47,14 +47,15 @@ class Candidate:
     def __init__(self, load: Load, turns: float, credit: float) -> None:
         self.load = load
         self.turns = turns  # what its picks have cost; see the picker
-        # When it was last looked at: what a pick costs, adds to them, and to the score.
+        # As of when it was last looked at: what a turn costs, what a pick adds to
+        # `turns`, which is that by weight, and what it adds to the score.
         self.turn_cost = self.turn = 1.0
         self.more = 2.0
         self.looked_at = -inf
         self.paid = 0.0  # for its errors, in turns that another one had
         self.made_up_at = -inf  # of all picks, its last one that made up for a turn
         self.index = ABSENT
-        self.slot = ABSENT  # of its score: none also while it has a part of its share
+        self.slot = ABSENT  # where its score is; it has none in slow start
         self.share = 1.0  # see `SlowStart`
         self.credit = credit  # picks that it may have, while its share is below 1
         self.weight = 1.0

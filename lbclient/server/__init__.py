@@ -10,7 +10,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-# Now: a program may put this module in the place of what that keeps.
+# Imported now: a program may replace grpc.aio.server by this module later, and this
+# keeps grpcio's own.
 from lbclient import originals as originals
 
 if TYPE_CHECKING:

@@ -70,7 +70,7 @@ class Parts:
         guard: AbstractContextManager[Any] | None = None,
         pool: Executor | None = None,
     ) -> None:
-        """Not `has_slots`: a connection has too few streams to spare one for health.
+        """`has_slots`: connections have streams to spare for health.
         `read_cpu` goes before the server's own. Samples are taken within `guard`, where
         requests are counted in other threads than the loop's. `pool` runs the handlers
         that are not asynchronous."""

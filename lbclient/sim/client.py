@@ -24,7 +24,7 @@ from lbclient.core.protocols import Picker, PickerFactory, ProbingPicker
 from lbclient.core.retries.ending import Ending
 from lbclient.core.retries.retry import Budget, Failure, Retry
 from lbclient.core.routing.keyed_picks import PickerForCall, sees_calls
-from lbclient.core.routing.locality import mixed
+from lbclient.core.routing.locality import prefer_near
 from lbclient.core.routing.next_backend import two_others
 from lbclient.core.routing.spill_control import utilization
 from lbclient.core.routing.spillover import Spillover
@@ -152,7 +152,9 @@ class Client:
         size = max(size, min(scenario.max_subset_size, len(endpoints)))
         preferred = (endpoints[number] for number in numbers)
         if self._spills:
-            return islice(mixed(preferred, self.zone if self._is_near else ""), size)
+            return islice(
+                prefer_near(preferred, self.zone if self._is_near else ""), size
+            )
         if scenario.locality == "strict":
             preferred = (each for each in preferred if each.zone == self.zone)
         return islice(preferred, size)

@@ -14,8 +14,8 @@ from lbclient.core.backends.demand import (
     PARTS,
     SEVERAL,
     SLOWEST,
-    Attention,
     Demand,
+    ReportInterval,
 )
 from tests.examples import examples
 
@@ -35,12 +35,12 @@ def calls_at(rng: Random, rate: float, seconds: float) -> list[int]:
 
 
 def paces(counts: list[int]) -> list[float]:
-    attention = Attention(FASTEST, 0.0)
+    report_interval = ReportInterval(FASTEST, 0.0)
     started, seen = 0, []
     for second, count in enumerate(counts, 1):
         started += count
-        attention.observe(started, 0, float(second))
-        seen.append(attention.every)
+        report_interval.observe(started, 0, float(second))
+        seen.append(report_interval.every)
     return seen
 
 
@@ -90,22 +90,22 @@ def test_who_calls_again_hears_often_again_at_once() -> None:
 
 def test_a_call_that_is_not_answered_makes_reports_frequent() -> None:
     """Long before the slow pace would tell of a frozen backend."""
-    attention = Attention(FASTEST, 0.0)
+    report_interval = ReportInterval(FASTEST, 0.0)
     for second in range(600):
-        attention.observe(0, 0, float(second))
-    assert attention.every == SLOWEST
-    attention.observe(1, 1, 600.0)
-    attention.observe(1, 1, 601.0)
-    assert attention.every == FASTEST
+        report_interval.observe(0, 0, float(second))
+    assert report_interval.every == SLOWEST
+    report_interval.observe(1, 1, 600.0)
+    report_interval.observe(1, 1, 601.0)
+    assert report_interval.every == FASTEST
 
 
 def test_a_call_that_is_open_is_a_use() -> None:
-    attention = Attention(FASTEST, 0.0)
-    attention.observe(1, 1, 1.0)
-    attention.observe(1, 1, HOUR)
-    assert attention.used_at == HOUR
-    attention.observe(1, 0, HOUR + 1)
-    assert attention.used_at == HOUR
+    report_interval = ReportInterval(FASTEST, 0.0)
+    report_interval.observe(1, 1, 1.0)
+    report_interval.observe(1, 1, HOUR)
+    assert report_interval.used_at == HOUR
+    report_interval.observe(1, 0, HOUR + 1)
+    assert report_interval.used_at == HOUR
 
 
 IDLE_AFTER = 300.0

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lbclient.core.load import Load
 from lbclient.core.model import Endpoint, Identity, LoadReport, snapshot
 from lbclient.core.protocols import PickerFactory
-from lbclient.core.routing.locality import Mixed, mixed
+from lbclient.core.routing.locality import PreferNear, prefer_near
 from lbclient.core.routing.spill_control import (
     GAIN,
     MIN_SHARE,
@@ -289,7 +289,7 @@ def test_a_picker_that_probes_is_asked_through_it() -> None:
 def test_the_order_is_the_same_but_for_the_zone(zones: list[str]) -> None:
     """Three near, one far, each in the order that it had, and none is lost."""
     given_order = [Endpoint(f"{zone}{n}:1", zone=zone) for n, zone in enumerate(zones)]
-    order = list(mixed(given_order, "a"))
+    order = list(prefer_near(given_order, "a"))
     for is_near in (True, False):
         some = [each for each in order if (each.zone == "a") is is_near]
         assert some == [e for e in given_order if (e.zone == "a") is is_near]
@@ -321,7 +321,7 @@ def test_subsets_are_even_where_the_tens_of_task_numbers_are_in_one_zone(
     connections: Counter[str] = Counter()
     for task in tasks:
         choice = Choice("rocksteadier", 20, Identity(task), "", "")
-        chosen = islice(Mixed(choice, zone_of(task))(endpoints), 20)
+        chosen = islice(PreferNear(choice, zone_of(task))(endpoints), 20)
         connections.update(endpoint.address for endpoint in chosen)
     assert (min(connections.values()), max(connections.values())) == (fewest, most)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lbclient.core.model import Endpoint, LoadReport
 from lbclient.core.protocols import PickerFactory
-from lbclient.core.routing.locality import Mixed
+from lbclient.core.routing.locality import PreferNear
 from lbclient.core.routing.spill_control import SPILL_ABOVE, SpillLimits
 from lbclient.core.routing.spillover import Spillover
 from lbclient.pickers import RoundRobin, WeightedLeastLoaded
@@ -186,7 +186,7 @@ def test_weights_tell_of_levels_and_zones() -> None:
 def test_without_zones_and_priorities_a_subset_is_as_it_was(numbers: list[int]) -> None:
     endpoints = tuple(Endpoint(f"h{n}:1", zone="x") for n in numbers)
     inner = list(reversed(endpoints))
-    subset = Mixed(lambda _: inner, "")
+    subset = PreferNear(lambda _: inner, "")
     assert subset(endpoints) is inner
     assert not subset.has_priorities
 

@@ -32,7 +32,7 @@ from lbclient.server.overload.intake import EACH_LONG, EACH_TURN
 from lbclient.server.overload.refusal_status import LATE, RefusalStatus
 from lbclient.server.overload.run_queue import TUNING as RUN_QUEUE
 from lbclient.server.quotas.cpu_timing import account
-from lbclient.server.requests.context import Early
+from lbclient.server.requests.context import ContextlessRequest
 from lbclient.server.statistics import ServerStatistics
 from lbclient.wire import propagation
 
@@ -98,7 +98,7 @@ def in_request(
 
     def serve() -> object:
         assert task.gate.refuses(metadata) is None
-        propagation.enter(Early(task.gate))
+        propagation.enter(ContextlessRequest(task.gate))
         return ask()
 
     return copy_context().run(serve)

@@ -9,7 +9,7 @@ import pytest
 from lbclient.core.backends.pool import few
 from lbclient.core.backends.task_workers import TaskWorkers, ToldWorkers
 from lbclient.core.model import Endpoint, Identity, snapshot
-from lbclient.core.routing.locality import Mixed
+from lbclient.core.routing.locality import PreferNear
 from lbclient.subsets.numbered import Choice
 from lbclient.subsets.workers import by_turns
 
@@ -38,7 +38,7 @@ def connections(
     found: Connections = set()
     for client in range(clients):
         identity = Identity(client if has_numbers else None)
-        subset = Mixed(Choice("auto", SIZE, identity, f"client-{client}", ""), "")
+        subset = PreferNear(Choice("auto", SIZE, identity, f"client-{client}", ""), "")
         known = TaskWorkers(subset.workers)
         for task in islice(subset(endpoints), SIZE):
             at = number[task.address]

@@ -23,7 +23,7 @@ from lbclient.core.model import Verdict
 from lbclient.core.refusal import Refusal
 from lbclient.core.throttles.throttle import COLD
 from lbclient.server.requests.async_context import AsyncContext
-from lbclient.server.requests.context import Early
+from lbclient.server.requests.context import ContextlessRequest
 from lbclient.server.requests.thread_context import ThreadContext
 from lbclient.v1 import load_pb2
 from tests.hosts import PATH, Host, Hosted, method_handler, unary_unary
@@ -687,5 +687,5 @@ async def test_nothing_is_kept_of_a_request_that_is_over(
 
 
 def living() -> list[object]:
-    kinds = (AsyncContext, ThreadContext, Early)
+    kinds = (AsyncContext, ThreadContext, ContextlessRequest)
     return [thing for thing in gc.get_objects() if isinstance(thing, kinds)]

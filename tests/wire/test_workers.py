@@ -18,7 +18,7 @@ import pytest
 import lbclient
 from lbclient import admin
 from lbclient.admin.siblings import MOST_BYTES, ask
-from lbclient.client.channel import _OF_PARENTS
+from lbclient.client.channel import _USED_BEFORE_FORK
 from tests import needs
 from tests.hosts import PATH, Host, unary_unary
 from tests.ports import free_ports
@@ -151,7 +151,7 @@ async def test_a_channel_used_before_a_fork_says_so_in_the_child(host: Host) -> 
             with pytest.raises(RuntimeError, match="used before a fork, by"):
                 await channel.unary_unary(PATH)(b"")
         finally:
-            channel._balancer = _OF_PARENTS.pop()
+            channel._balancer = _USED_BEFORE_FORK.pop()
 
 
 async def until_it_links(url: str, other: dict[str, object]) -> None:

@@ -30,7 +30,7 @@ from lbclient.client.reported import Reported
 from lbclient.core.backends.address import dialled
 from lbclient.core.backends.condition import Condition
 from lbclient.core.backends.connection_state import Order, Step
-from lbclient.core.backends.demand import Attention
+from lbclient.core.backends.demand import ReportInterval
 from lbclient.core.backends.lifecycle import Lifecycle
 from lbclient.core.backends.stream_permit import StreamPermit
 from lbclient.core.load import Load
@@ -77,7 +77,7 @@ class Backend:
         self.condition = Condition(clock())
         # Reports are asked for twice as often as silence is judged, so that one that
         # is late is no silence.
-        self.attention = Attention(interval / 2, clock())
+        self.report_interval = ReportInterval(interval / 2, clock())
         self.permit = StreamPermit()
         self._context = context
         self._observe = observe
@@ -111,7 +111,7 @@ class Backend:
             driver,
             self.reported,
             self.load,
-            self.attention,
+            self.report_interval,
             self.permit,
             backoff,
             partial(may_others_answer, self),
@@ -176,7 +176,7 @@ class Backend:
 
     def disconnect_idle(self, now: float) -> None:
         """Closes the connection, as nobody calls the backend."""
-        idle, by_udp = now - self.attention.used_at, self.reported.udp_port > 0
+        idle, by_udp = now - self.report_interval.used_at, self.reported.udp_port > 0
         self._driver.take(self.lifecycle.became_idle(idle, now, by_udp))
 
     # --- what its lifecycle decides -------------------------------------------

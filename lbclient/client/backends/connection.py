@@ -14,7 +14,7 @@ from lbclient.client.driver import Driver
 from lbclient.client.health.ordered_checks import LOOK_TIMEOUT, OrderedChecks
 from lbclient.client.health.paced_watch import PacedWatch
 from lbclient.client.health.statuses import reason_of
-from lbclient.client.health.streams import LAST_WORDS, Streams
+from lbclient.client.health.streams import STREAM_END_GRACE, Streams
 from lbclient.core.model import State
 from lbclient.grpc_seam import without_interceptors
 
@@ -139,7 +139,7 @@ class Connection:
         if streams.is_broken.is_set():
             return await self._calls_outlive()
         with suppress(TimeoutError):
-            async with asyncio.timeout(LAST_WORDS):
+            async with asyncio.timeout(STREAM_END_GRACE):
                 await streams.is_broken.wait()
         return not streams.is_broken.is_set()
 
@@ -147,7 +147,7 @@ class Connection:
         for _ in range(10):
             if not self._calls():
                 return False
-            await asyncio.sleep(LAST_WORDS / 10)
+            await asyncio.sleep(STREAM_END_GRACE / 10)
         return self._calls() > 0
 
     def __repr__(self) -> str:

@@ -112,7 +112,7 @@ class Idleness:
         has been idle for long, or just before the next call is sent."""
         self._rest.begin()
         if idle_after := self._config.idle_after:
-            idle = (backend.attention.used_at + idle_after for backend in present)
+            idle = (backend.report_interval.used_at + idle_after for backend in present)
             due = min((at for at in idle if at > now), default=inf)
             pause = min(due, self._demand.due_at()) - now
             self._look.set(max(pause, self._config.health_interval / 2))
@@ -127,7 +127,7 @@ class Idleness:
             self._prober.hurry()
         too_many = max(0, len(present) - most)
         unused_since = now - self._config.idle_after
-        idle = [b for b in present if b.attention.used_at <= unused_since]
+        idle = [b for b in present if b.report_interval.used_at <= unused_since]
         for backend in idle[:too_many]:
             self._turns.do(partial(self._disconnect_idle, backend))
 
@@ -152,4 +152,4 @@ class Idleness:
 
 
 def _needs_looks(backend: "Backend") -> bool:
-    return backend.load.in_flight > 0 or not backend.attention.is_slowest()
+    return backend.load.in_flight > 0 or not backend.report_interval.is_slowest()

@@ -1,87 +1,22 @@
 """Sends the probes that a picker wants, as Prequal does, in the background.
 
-A picker wants probes: no call waits for them, and answers are for later picks. Others
-have something to tell with a question.
+A picker wants probes: no call waits for them, and answers are for later picks.
 """
 
-import asyncio
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-import grpc
-
 from lbclient import wire
-from lbclient.background.tasks import is_cancelled, is_fatal, leaving_no_trace
+from lbclient.background.tasks import is_fatal
+from lbclient.client.backends.health_calls import HealthCalls
 from lbclient.core.counting.line_limit import LineLimit
 from lbclient.core.protocols import Clock, Picker, ProbingPicker
-from lbclient.grpc_seam import cause_of, without_interceptors
-from lbclient.log import Log, bare_context
+from lbclient.log import Log
 
 if TYPE_CHECKING:
     from lbclient.client.backends.backend import Backend
 
 logger = Log(__name__)
-
-MOST = 64  # questions that are not answered yet; ours, what is beyond is not asked
-TIMEOUT = 1.0  # seconds; as long as Prequal believes an answer
-
-
-class Questions:
-    """Asks lbclient's servers by small calls to their health service, at most `MOST` at
-    a time. Owned by a channel."""
-
-    def __init__(self) -> None:
-        self._tasks: dict[asyncio.Task[None], None] = {}
-
-    def ask(
-        self,
-        channel: grpc.aio.Channel,
-        request: bytes = b"",
-        answered: Callable[[wire.Health | None], None] = lambda _: None,
-    ) -> bool:
-        """Returns False if too many are not answered yet."""
-        if len(self._tasks) >= MOST:
-            return False
-        question = _ask(channel, request, answered)
-        task = leaving_no_trace(question, bare_context())  # no caller's: see `Tasks`
-        self._tasks[task] = None
-        task.add_done_callback(self._tasks.pop)
-        return True
-
-    def __len__(self) -> int:
-        return len(self._tasks)
-
-    def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-
-    def __repr__(self) -> str:
-        return f"<{len(self)} not answered>"
-
-
-async def _ask(
-    channel: grpc.aio.Channel,
-    request: bytes,
-    answered: Callable[[wire.Health | None], None],
-) -> None:
-    ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
-    health: wire.Health | None = None
-    try:
-        ask = without_interceptors(channel.unary_unary(wire.CHECK_METHOD))
-        call = ask(request, timeout=TIMEOUT)
-        try:
-            health = wire.parse_health(await call)
-        except asyncio.CancelledError:
-            if not cause_of(call):
-                raise
-            # Its connection was given up, and so was the question.
-    except (grpc.aio.AioRpcError, grpc.aio.UsageError):
-        pass  # or it was closed
-    except asyncio.CancelledError:
-        if is_cancelled():
-            raise
-    answered(health)
 
 
 class Probing:
@@ -93,7 +28,7 @@ class Probing:
         self.sent = 0
         self._label = label
         self._clock = clock
-        self._questions = Questions()
+        self._calls = HealthCalls()
         self._limit = LineLimit()
 
     def serve(self, picker: Picker) -> None:
@@ -107,7 +42,7 @@ class Probing:
         self.wanted.clear()
         for backend in wanted:
             answered = partial(self._answered, backend)
-            self.sent += self._questions.ask(backend.channel, answered=answered)
+            self.sent += self._calls.ask(backend.channel, answered=answered)
 
     def _answered(self, backend: "Backend", health: wire.Health | None) -> None:
         report = None if health is None else health.report
@@ -129,7 +64,7 @@ class Probing:
                 )
 
     def close(self) -> None:
-        self._questions.close()
+        self._calls.close()
 
     def __repr__(self) -> str:
-        return f"<{self.sent} probes, {len(self._questions)} not answered>"
+        return f"<{self.sent} probes, {len(self._calls)} not answered>"

@@ -8,7 +8,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from lbclient.background.tasks import Alarm
-from lbclient.client.backends.probing import Questions
+from lbclient.client.backends.health_calls import HealthCalls
 from lbclient.client.channel_context import ChannelContext
 from lbclient.core.outliers.fleet_cost import tell_after
 from lbclient.core.outliers.relative_costs import RelativeCosts
@@ -37,7 +37,7 @@ class Slowdowns:
         self._rng = context.rng
         self._ready = ready
         self._look = Alarm(context.tasks, self.look)
-        self._questions = Questions()
+        self._calls = HealthCalls()
         self._rest = context.rest
         self._rest.looks.append(self.look_soon)
         # Of backends, by address: when they were told, and how many clients they have.
@@ -83,13 +83,13 @@ class Slowdowns:
             if reported.clients is not None:
                 clients = reported.clients
             pause = tell_after(clients) * self._rng.uniform(*JITTER)
-            if now >= told_at + pause and self._questions.ask(backend.channel, request):
+            if now >= told_at + pause and self._calls.ask(backend.channel, request):
                 told_at = now
             self._told[address] = told_at, clients
 
     def close(self) -> None:
         self._look.clear()
-        self._questions.close()
+        self._calls.close()
 
     def __repr__(self) -> str:
         return repr(self.costs)

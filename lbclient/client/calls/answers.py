@@ -18,8 +18,8 @@ logger = Log("lbclient.balancer")  # as documented, for the whole channel
 
 
 class Answers:
-    """Tells a picker of answers. Owned by a balancer. Not `is_wanted`: the picker has
-    no `answered`."""
+    """Tells a picker of answers. Owned by a balancer. `is_wanted`: the picker has a
+    method `answered`."""
 
     def __init__(self, label: str, picker: object) -> None:
         self._label = label

@@ -15,7 +15,7 @@ from lbclient import wire
 from lbclient.client.calls import call_throttling
 from lbclient.client.calls.attempt import Attempt, new_attempt
 from lbclient.client.calls.attempt_outcome import outcome_of_failed, was_sent
-from lbclient.client.calls.history import Failed, ended_streams, has_failed, last_words
+from lbclient.client.calls.history import Failed, described, ended_streams, has_failed
 from lbclient.client.calls.request_stream import Requests
 from lbclient.client.recent_picks import ANOTHER
 from lbclient.core.call_hints import CallHints
@@ -426,7 +426,7 @@ class Attempts:
     def give_up(self, attempt: Attempt, call: Any) -> grpc.aio.AioRpcError | None:
         """The error of a call that is over as we ended its last attempt."""
         if len(self._history) < attempt.number:
-            self._history = (*self._history, self._last_words(attempt, call))
+            self._history = (*self._history, self._describe(attempt, call))
         return error_of(call)
 
     def history(self, attempt: Attempt | None, call: Any) -> tuple[str, ...]:
@@ -437,10 +437,10 @@ class Attempts:
         told = tuple(map(str, self._history))
         if attempt is None or len(told) >= attempt.number or not has_failed(call):
             return told
-        return (*told, str(self._last_words(attempt, call)))
+        return (*told, str(self._describe(attempt, call)))
 
-    def _last_words(self, attempt: Attempt, call: Any) -> Failed:
-        return last_words(attempt, call, self.balancer, self.was_closed)
+    def _describe(self, attempt: Attempt, call: Any) -> Failed:
+        return described(attempt, call, self.balancer, self.was_closed)
 
     def explain(self, error: BaseException, attempt: Attempt | None, call: Any) -> None:
         """Tells the error that the caller gets, and the request that is served with it.

@@ -29,7 +29,7 @@ class Failed(NamedTuple):
         return f"{self.address}: {said}: {self.reason}"
 
 
-def last_words(
+def described(
     attempt: Attempt, call: Any, balancer: "Balancer", was_closed: bool
 ) -> Failed:
     """Describes a failed attempt for which no next one was decided on. `was_closed`:

@@ -86,8 +86,8 @@ class InnerMethods(dict[grpc.aio.Channel, InnerMethod]):
             _registered_method=self._registered,
         )
 
-    # Not at the top: what is imported wants names of grpcio's that are known to be
-    # there when it is.
+    # The next two import late: these modules need private names of grpcio, which were
+    # checked by then.
 
     def _direct(
         self, arguments: tuple[Any, ...]

@@ -16,7 +16,7 @@ from lbclient.client.driver import Driver
 from lbclient.client.health.check import check
 from lbclient.client.health.health_backoff import HealthBackoff
 from lbclient.client.health.statuses import Unanswered
-from lbclient.client.health.streams import LAST_WORDS
+from lbclient.client.health.streams import STREAM_END_GRACE
 from lbclient.client.reported import Reported
 from lbclient.core.backends.connection_state import Order
 from lbclient.core.coroutines import step
@@ -150,6 +150,6 @@ async def _stays_ready(channel: grpc.aio.Channel) -> bool:
     """Whether it is connected; a call can end a moment before that is known."""
     if channel.get_state() is READY:
         with suppress(TimeoutError):
-            async with asyncio.timeout(LAST_WORDS):
+            async with asyncio.timeout(STREAM_END_GRACE):
                 await channel.wait_for_state_change(READY)
     return channel.get_state() is READY

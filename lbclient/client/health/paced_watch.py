@@ -11,7 +11,7 @@ from lbclient.client.health.health_backoff import HealthBackoff
 from lbclient.client.health.streams import Streams
 from lbclient.client.health.watch import HealthWatch
 from lbclient.client.reported import Reported
-from lbclient.core.backends.demand import Attention
+from lbclient.core.backends.demand import ReportInterval
 from lbclient.core.backends.stream_permit import StreamPermit
 from lbclient.core.backends.task_workers import NO_WORKERS
 from lbclient.core.load import Load
@@ -26,7 +26,7 @@ class PacedWatch:
     """Watches a backend's health over one connection after the other, and sets how
     often it reports. Owned by a backend.
 
-    `attention` sets the interval of reports.
+    `report_interval` sets the interval of reports.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class PacedWatch:
         driver: Driver,
         reported: Reported,
         load: Load,
-        attention: Attention,
+        report_interval: ReportInterval,
         permit: StreamPermit,
         backoff: HealthBackoff,
         may_others_answer: Callable[[], bool],
@@ -45,19 +45,19 @@ class PacedWatch:
         self._driver = driver
         self._reported = reported
         self._load = load
-        self._attention = attention
+        self._report_interval = report_interval
         self._permit = permit
         self._backoff = backoff
         self._may_others_answer = may_others_answer
         self._watch: HealthWatch | None = None
         self._asking = Interruptible()
-        self._asked_every = attention.every
+        self._asked_every = report_interval.every
 
     # --- one connection -------------------------------------------------------
 
     def begin(self, channel: grpc.aio.Channel) -> Streams:
         """There is a new connection; returns the health streams on it."""
-        self._attention.restart(self._load.started, self._context.clock())
+        self._report_interval.restart(self._load.started, self._context.clock())
         self._reported.connected()
         self._watch = HealthWatch(
             channel,
@@ -84,7 +84,7 @@ class PacedWatch:
         assert watch is not None
         while True:
             pause = context.health_interval / 2 * context.rng.uniform(*JITTER)
-            every = self._asked_every = self._attention.every
+            every = self._asked_every = self._report_interval.every
             await self._asking.run(watch.follow(every, pause))
 
     def _hear(
@@ -125,20 +125,20 @@ class PacedWatch:
     def look(self, now: float) -> None:
         """Now and then: how much it is called of late says how often it is to report,
         and calls that wait have it asked whether it is there."""
-        self._attention.observe(self._load.started, self._load.in_flight, now)
+        self._report_interval.observe(self._load.started, self._load.in_flight, now)
         self._keep_pace()
         if self._watch is not None:
             self._watch.turns.look()
 
     def hurry(self) -> None:
         """A call missed its deadline."""
-        self._attention.hurry()
+        self._report_interval.hurry()
         self._keep_pace()
         if self._watch is not None:
             self._watch.turns.ask_now()
 
     def _keep_pace(self) -> None:
-        watch, every = self._watch, self._attention.every
+        watch, every = self._watch, self._report_interval.every
         if watch is None or not self._asking.has_begun():
             return
         watch.turns.ask_every(every)

@@ -36,7 +36,7 @@ logger = Log(__name__)
 
 # A connection that is lost ends its streams within a millisecond, or a few of a loop
 # that is busy; streams that outlive that are those of one that said GOAWAY.
-LAST_WORDS = 0.05  # seconds
+STREAM_END_GRACE = 0.05  # seconds
 
 # Messages a second of one method's streams that are read, and how many at once. One of
 # lbclient's servers reports 10 times a second at most. A client that stood still for

@@ -25,7 +25,7 @@ PARTS = 8  # of `idle_after`, by which calls are counted
 MEMORY = 3600.0
 
 
-class Attention:
+class ReportInterval:
     """How often one backend is to send load reports: each report is paid for by a call.
 
     `every` is the period in seconds, from `fastest` to `SLOWEST`. It grows when calls

@@ -31,11 +31,11 @@ def rank(endpoint: Endpoint, zone: str) -> Rank:
     return Rank(endpoint.priority, bool(zone) and endpoint.zone != zone)
 
 
-def mixed(endpoints: Iterable[Endpoint], zone: str) -> Iterator[Endpoint]:
+def prefer_near(endpoints: Iterable[Endpoint], zone: str) -> Iterator[Endpoint]:
     """The endpoints with three of the first rank, then one that is not, and so on.
 
     >>> a, b = [Endpoint(f"a{n}:1", zone="a") for n in range(4)], [Endpoint("b:1")]
-    >>> [each.address for each in mixed([*b, *a], "a")]
+    >>> [each.address for each in prefer_near([*b, *a], "a")]
     ['a0:1', 'a1:1', 'a2:1', 'b:1', 'a3:1']
     """
     by_rank: dict[Rank, list[Endpoint]] = {}
@@ -55,7 +55,7 @@ def _mixed(first: list[Endpoint], others: list[Endpoint]) -> Iterator[Endpoint]:
         yield next(chain(preferred, other))
 
 
-class Mixed:
+class PreferNear:
     """A subset with three quarters of the first rank, if there are so many.
 
     Without a zone and with one priority alone it is the subset within, unchanged.
@@ -99,7 +99,7 @@ class Mixed:
         is_here = any(rank(each, self._zone) == best for each in endpoints)
         share = f"{NEAR} of {NEAR + FAR}" if is_here else "none"
         self._words = f", {share}{of_which}{where}"
-        return mixed(preferred, self._zone)
+        return prefer_near(preferred, self._zone)
 
     def __repr__(self) -> str:
         return f"{self._subset!r}{self._words}"

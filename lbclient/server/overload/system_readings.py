@@ -13,7 +13,7 @@ class SystemReadings:
     def __init__(
         self, counts_cpus: bool, read_memory: Callable[[float], float] | None = None
     ) -> None:
-        """Not `counts_cpus`: nobody asks how many there are."""
+        """`counts_cpus`: the number of CPUs is read, too."""
         self.cpus = 1.0
         self.memory = 0.0
         self.read_at: float | None = None

@@ -300,7 +300,7 @@ def interrupted(lasted: float, remaining: float | None) -> StatusCode:
     return StatusCode.CANCELLED
 
 
-class Early:
+class ContextlessRequest:
     """Stands for a request that has no context yet, for calls made within it.
 
     Also for a request in a thread: its context would be kept alive by the context

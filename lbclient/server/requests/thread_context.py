@@ -18,7 +18,7 @@ from lbclient.server.quotas.cpu_timing import account, run_timed
 from lbclient.server.report.reporter import Trailers
 from lbclient.server.requests import raised
 from lbclient.server.requests.context import (
-    Early,
+    ContextlessRequest,
     RequestContext,
     not_ok,
     stands_for,
@@ -67,7 +67,7 @@ class ThreadContext(RequestContext):
         # In threads, as the loop hears of these too late: CPU seconds, and when the
         # work that runs began, 0.0 if none does.
         self._cpu = self._began_at = 0.0
-        self._request = Early(method.gate, inner)
+        self._request = ContextlessRequest(method.gate, inner)
         self.adopt(copy_context())
         note_outcome(RequestOutcome.GIVEN_UP)  # unless its thread answers
         self._threads = method.threads

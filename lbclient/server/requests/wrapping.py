@@ -16,7 +16,7 @@ from lbclient.server.requests.async_handlers import (
     AsyncResponses,
     AsyncWriter,
 )
-from lbclient.server.requests.context import Early
+from lbclient.server.requests.context import ContextlessRequest
 from lbclient.server.requests.handler import (
     Handler,
     Serving,
@@ -79,9 +79,9 @@ class Wrapper:
             return self._call_counts.of(*OTHERS)
         return self._call_counts.of(arity_of(handler), method)
 
-    def early(self) -> Early:
+    def early(self) -> ContextlessRequest:
         """The request, to those who see it before its handler does."""
-        return Early(self._serving.gate)
+        return ContextlessRequest(self._serving.gate)
 
     def wrap_found(self, method: str, handler: Handler) -> Any:
         """The same as before if the method has the same handler as before.
