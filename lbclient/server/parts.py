@@ -30,12 +30,12 @@ from lbclient.server.statistics import ServerStatistics
 from lbclient.server.workers.membership import membership
 
 
-def checked(config: ServerConfig | None, most: int | None) -> ServerConfig:
-    """The config of a server. Raises ConfigError if it is none, or if `most`, the
+def checked(config: ServerConfig | None, max_rpcs: int | None) -> ServerConfig:
+    """The config of a server. Raises ConfigError if it is none, or if `max_rpcs`, the
     server's `maximum_concurrent_rpcs`, is not a number of requests."""
-    if most is not None and (type(most) is not int or most < 1):
+    if max_rpcs is not None and (type(max_rpcs) is not int or max_rpcs < 1):
         want = "a whole number of at least 1, or None"
-        raise ConfigError("maximum_concurrent_rpcs", most, want)
+        raise ConfigError("maximum_concurrent_rpcs", max_rpcs, want)
     config = ServerConfig.from_environment() if config is None else config
     if not isinstance(config, ServerConfig):
         # By its type: it may hold a secret.

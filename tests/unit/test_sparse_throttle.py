@@ -36,7 +36,7 @@ class Heard:
         """The share that it sends once each backend has said so."""
         for load, share in zip(self.loads, refused, strict=False):
             load.observe(said(share), now)
-        if self.throttle.hears(now):
+        if self.throttle.has_reports(now):
             self.throttle.admits(now)
         return 1.0 - self.throttle.probability(now)
 
@@ -84,7 +84,7 @@ def test_the_mean_of_backends_counts_and_the_newest_most() -> None:
     heard.loads[0].observe(said(0.0), 10.0)
     assert heard.sends(40.0, None) == 1.0  # which of the two is newer tells nothing
     heard.loads[1].observe(said(0.9), 70.0)
-    assert heard.throttle.hears(70.0)
+    assert heard.throttle.has_reports(70.0)
     assert heard.throttle.refused == pytest.approx(0.9, abs=0.01)
 
 
@@ -92,7 +92,7 @@ def test_a_report_that_is_5_s_older_counts_a_third_at_any_time() -> None:
     heard, at = Heard(2), 1e6
     heard.loads[0].observe(said(0.9), at)
     heard.loads[1].observe(said(0.5), at + FRESH)
-    assert heard.throttle.hears(at + FRESH)
+    assert heard.throttle.has_reports(at + FRESH)
     mean = (0.9 / e + 0.5) / (1 / e + 1)
     assert heard.throttle.refused == pytest.approx(mean)
 
@@ -116,14 +116,14 @@ def test_what_has_grown_is_sent() -> None:
 
 def test_one_that_tells_nothing_is_unknown_and_not_well() -> None:
     assert Heard(3).sends(10.0, 0.9, None) == pytest.approx(0.2)
-    assert not Heard(3).throttle.hears(10.0)
+    assert not Heard(3).throttle.has_reports(10.0)
 
 
 def test_what_is_not_repeated_is_forgotten() -> None:
     heard = Heard()
     heard.sends(10.0, 0.9)
     assert heard.throttle.is_told(9.9 + FORGET)
-    assert not heard.throttle.hears(10.0 + FORGET)
+    assert not heard.throttle.has_reports(10.0 + FORGET)
 
 
 def test_looking_changes_nothing() -> None:

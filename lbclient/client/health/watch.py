@@ -60,7 +60,9 @@ class HealthWatch:
             owes_nothing,
             backoff,
         )
-        self._own = OwnStream(self.health, self.streams, self.turns, self._checks)
+        self._own_stream = OwnStream(
+            self.health, self.streams, self.turns, self._checks
+        )
         standard = StandardStreams(self.health, self.streams, self._checks)
         self._repeated = RepeatedChecks(self.health, standard, self.turns, self._checks)
         self._kind = kind
@@ -84,7 +86,7 @@ class HealthWatch:
             return
         began_at, is_other = loop.time(), False
         try:
-            pause = await self._own.follow(interval, pause)
+            pause = await self._own_stream.follow(interval, pause)
         except NotOfferedError:
             is_other = True
         if is_other:
@@ -95,7 +97,7 @@ class HealthWatch:
             await self._repeated.follow(self._kind == "watch", pause)
         if (
             health.is_shared()
-            and not self._own.refusals
+            and not self._own_stream.refusals
             and not checks.has_ended_streams
         ):
             # Another task can answer at once.

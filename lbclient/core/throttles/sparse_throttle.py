@@ -54,7 +54,7 @@ class SparseThrottle:
         self._heard_at = -inf
         self._grown_at: float | None = None  # None: it does not grow
 
-    def hears(self, now: float) -> bool:
+    def has_reports(self, now: float) -> bool:
         """Reads the newest reports, and returns whether backends tell what they refuse.
         Only then call `admits`."""
         self._listen()

@@ -64,7 +64,7 @@ PROBED = PROBES * WINDOW
 # A member is looked up in Python up to 3.11: 0.2 us at every call.
 REJECTED, ABANDONED = Verdict.REJECTED, Verdict.ABANDONED
 
-HERE, THERE, ACCEPTED = range(3)  # refused here, refused there, accepted
+BY_CLIENT, BY_BACKEND, ACCEPTED = range(3)  # refused by whom, or accepted
 
 
 class Throttle:
@@ -171,23 +171,23 @@ class _History:
         requests = here + there + accepted
         if requests <= self._k * accepted:
             return True
-        if self._lets_out(there, accepted, requests, now) or self._fits(now):
+        if self._may_send(there, accepted, requests, now) or self._fits(now):
             return True
-        window.add(HERE, now)
+        window.add(BY_CLIENT, now)
         return False
 
-    def _lets_out(self, there: int, accepted: int, requests: int, now: float) -> bool:
+    def _may_send(self, there: int, accepted: int, requests: int, now: float) -> bool:
         """Draws whether the request is sent, with odds by this client's own outcomes
         or, if these are few, by what backends say they refuse."""
         if requests < TOLD:
             sparse = self.sparse
-            if sparse and sparse.hears(now):
-                return not self._listens(there, accepted) or sparse.admits(now)
+            if sparse and sparse.has_reports(now):
+                return not self._trusts_reports(there, accepted) or sparse.admits(now)
             if requests < COLD:
                 return True
         return self._random() * (requests + 1) >= requests - self._allowed(accepted)
 
-    def _listens(self, there: int, accepted: int) -> bool:
+    def _trusts_reports(self, there: int, accepted: int) -> bool:
         """Whether to believe backends that say they refuse much.
 
         Not if the client's own outcomes contradict them. A client that was not refused
@@ -206,15 +206,15 @@ class _History:
             return 0.0
         sparse = self.sparse
         if requests < TOLD and sparse and sparse.is_told(now):
-            listens = self._listens(there, accepted)
-            return sparse.probability(now) if listens else 0.0
+            trusts_reports = self._trusts_reports(there, accepted)
+            return sparse.probability(now) if trusts_reports else 0.0
         if requests < COLD:
             return 0.0
         return max(0.0, (requests - self._allowed(accepted)) / (requests + 1))
 
     def observe(self, verdict: Verdict, now: float) -> None:
         if verdict is REJECTED:
-            self.window.add(THERE, now)
+            self.window.add(BY_BACKEND, now)
             self._odds = max(0.0, self._odds - REFUSAL)
             if self._odds <= EVIDENCE:
                 self._growth = 1.0

@@ -52,7 +52,7 @@ class Throttling:
         self._rng = rng
         self._k = k
         self._loads = loads
-        self._own: Throttle | None = None
+        self._overload: Throttle | None = None
         self._customers: CustomerThrottles | None = None
         self._review_at = 0.0
 
@@ -61,10 +61,10 @@ class Throttling:
     ) -> HeldBack | None:
         """Why a request should not be sent; None: it should. An empty `customer` has no
         quota."""
-        own, customers = self._own, self._customers
-        if own is not None and not own.admits(criticality, now):
+        overload, customers = self._overload, self._customers
+        if overload is not None and not overload.admits(criticality, now):
             self.throttled += 1
-            counts = own.counts(criticality, now)
+            counts = overload.counts(criticality, now)
             whose = f"{criticality.name} requests"
             return HeldBack(f"throttled: {_told(counts, whose)}", False)
         if customers is None or not customer:
@@ -81,23 +81,23 @@ class Throttling:
         """Takes an attempt's outcome. Called after each attempt while `is_active`, and
         after each refusal."""
         refusal = outcome.refusal
-        if self._own is not None or (refusal is not None and refusal is not QUOTA):
+        if self._overload is not None or (refusal is not None and refusal is not QUOTA):
             self._weigh(criticality, weighed(outcome), now)
         # Without a name the request may be any customer's.
         if customer and (self._customers is not None or refusal is QUOTA):
             verdict = weighed_for_customer(outcome)
             self._weigh_customer(customer, criticality, verdict, now)
         self.has_customers = self._customers is not None
-        self.is_active = self._own is not None or self.has_customers
+        self.is_active = self._overload is not None or self.has_customers
 
     def _weigh(self, criticality: Criticality, verdict: Verdict, now: float) -> None:
-        if self._own is None:
-            self._own = Throttle(self._rng, self._k, self._loads)
-        self._own.observe(criticality, verdict, now)
+        if self._overload is None:
+            self._overload = Throttle(self._rng, self._k, self._loads)
+        self._overload.observe(criticality, verdict, now)
         if now >= self._review_at:
             self._review_at = now + REVIEW
-            if not self._own.is_needed(now):
-                self._own = None
+            if not self._overload.is_needed(now):
+                self._overload = None
 
     def _weigh_customer(
         self, customer: str, criticality: Criticality, verdict: Verdict, now: float
@@ -114,20 +114,20 @@ class Throttling:
         The counts are requests that were accepted, refused by backends and refused
         here.
         """
-        own = self._own
-        if own is None:
+        overload = self._overload
+        if overload is None:
             return []
         return [
-            (one, own.probability(one, now), accepted, there, here)
+            (one, overload.probability(one, now), accepted, there, here)
             for one in Criticality
-            for here, there, accepted in [own.counts(one, now)]
+            for here, there, accepted in [overload.counts(one, now)]
             if here or there or accepted
         ]
 
     def __repr__(self) -> str:
         if not self.is_active:
             return "<nothing is held back>"
-        return f"<{self.throttled} throttled: {self._own!r}, {self._customers!r}>"
+        return f"<{self.throttled} throttled: {self._overload!r}, {self._customers!r}>"
 
 
 def _told(counts: tuple[int, int, int], whose: str) -> str:

@@ -247,7 +247,7 @@ class Supervisor:
         self._places[number] = new
         old.leave()
         self._changed()
-        await self._left(old)
+        await self._wait_ended(old)
         return not self._is_leaving
 
     def _changed(self) -> None:
@@ -304,17 +304,21 @@ class Supervisor:
     def _hear_usage(self, worker: WorkerProcess, told: UsageTold) -> None:
         self._do(self._usage.answer(worker.pid, told, worker.tell_usage))
 
-    async def _all_ended(self, most: float | None = None) -> None:
-        await asyncio.gather(*(self._left(worker, most) for worker in self._alive))
+    async def _all_ended(self, timeout: float | None = None) -> None:
+        await asyncio.gather(
+            *(self._wait_ended(worker, timeout) for worker in self._alive)
+        )
 
-    async def _left(self, worker: WorkerProcess, most: float | None = None) -> None:
+    async def _wait_ended(
+        self, worker: WorkerProcess, timeout: float | None = None
+    ) -> None:
         """Waits until a leaving worker has ended, and kills it when it is late: after
-        `most` seconds, if given."""
-        if most is None:
-            most = worker.period + LATE if worker.is_ready else UNREADY
-        await self._within(most, lambda: worker.has_ended)
+        `timeout` seconds, if given."""
+        if timeout is None:
+            timeout = worker.period + LATE if worker.is_ready else UNREADY
+        await self._within(timeout, lambda: worker.has_ended)
         if not worker.has_ended:
-            logger.error("%r has not left within %d s; killed", worker, most)
+            logger.error("%r has not left within %d s; killed", worker, timeout)
             worker.kill()
             await self._until(lambda: worker.has_ended)
 
