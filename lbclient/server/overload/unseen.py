@@ -76,34 +76,21 @@ class Unseen:
         turn of the loop. So where some have not come, none wait in the core.
         """
         came, self._taken = taken - self._taken, taken
-        # That nothing comes does not mean that nothing waits: while a handler has the
-        # loop nothing does, and beside many requests that have begun it comes late.
-        if is_behind or now > self._sampled_at + LATE:
-            self._behind_at = now
-        if came or now > self._sampled_at + LATE:
-            self._came_at = now
-        self._sampled_at = now
-        is_over = now >= self._behind_at + OVER
-        waiting, self.waiting = self.waiting, 0
-        if came >= MANY or is_behind:
-            self._is_owed = True
-        is_early = came and is_over and now < self._asked_at + OVER
-        if not self._is_owed or (is_early and self._was_over):
+        is_over = self._notice(now, came, is_behind)
+        before, self.waiting = self.waiting, 0
+        if not self._should_ask(now, came, is_over):
             return
         if now < self._next_at:
-            self.waiting = 0 if is_over else waiting
+            self.waiting = 0 if is_over else before
             return
-        began_at = self._cpu_time()
-        unseen = self.count(taken)
-        self._next_at = now + (self._cpu_time() - began_at) / SHARE
-        most = self.most + asked
-        self._asked_at = now
+        unseen = self._ask(now, taken)
+        # Nothing has waited, and nothing has come, for so long.
         is_certain = now >= max(self._behind_at, self._came_at) + PAUSE
         if is_certain:
             self._is_owed = False
         if unseen is None:
             return
-        surely = unseen if is_certain else int(max(0, unseen - most))
+        surely = unseen if is_certain else self._beyond(unseen, asked)
         self.ended = max(self.ended, surely)
         # Where many are asked for and come late, whether they come at once tells
         # nothing. So all that have begun wait, but for those that were taken and those
@@ -116,6 +103,39 @@ class Unseen:
         if is_over and not is_unclear:
             self._likely_ended = unseen
         else:
-            least = max(self._likely_ended, int(max(0, unseen - most)))
+            least = max(self._likely_ended, self._beyond(unseen, asked))
             self._likely_ended = min(unseen, least)
             self.waiting = 0 if is_over else unseen - self._likely_ended
+
+    def _notice(self, now: float, came: int, is_behind: bool) -> bool:
+        """Notes whether more waited than was asked for. Returns whether that is over.
+
+        That nothing comes does not mean that nothing waits: while a handler has the
+        loop nothing does, and beside many requests that have begun it comes late.
+        """
+        stood_still = now > self._sampled_at + LATE
+        self._sampled_at = now
+        if is_behind or stood_still:
+            self._behind_at = now
+        if came or stood_still:
+            self._came_at = now
+        if came >= MANY or is_behind:
+            self._is_owed = True
+        return now >= self._behind_at + OVER
+
+    def _should_ask(self, now: float, came: int, is_over: bool) -> bool:
+        """Once it is over it is asked once; again if more comes, but not at once."""
+        is_early = came and is_over and now < self._asked_at + OVER
+        return self._is_owed and not (is_early and self._was_over)
+
+    def _ask(self, now: float, taken: int) -> int | None:
+        """Asks, and puts off the next question by what this one took."""
+        began_at = self._cpu_time()
+        unseen = self.count(taken)
+        self._next_at = now + (self._cpu_time() - began_at) / SHARE
+        self._asked_at = now
+        return unseen
+
+    def _beyond(self, unseen: int, asked: int) -> int:
+        """How many are more than can wait, so that they have surely ended."""
+        return int(max(0, unseen - self.most - asked))
