@@ -98,9 +98,7 @@ class AsyncContext(RequestContext):
             await self.inner.abort(code, words, self._merged(self._trailers))
         except grpc.aio.AbortError:
             self._finish(lambda: code)
-            name = type(error).__name__
-            words = "handler failed: %s"
-            logger.error(words, name, exc_info=error, reason=name)
+            raised.log_failure(logger, error)
             if not isinstance(error, KeyboardInterrupt | SystemExit):
                 raise
         except grpc.aio.BaseError:

@@ -8,10 +8,14 @@ long for a header makes the client say RESOURCE_EXHAUSTED. Hence `is_told` asks 
 grpcio does tell; all else is told by the request itself (`calls`).
 """
 
+import asyncio
 import concurrent.futures
 from typing import Any
 
 import grpc.aio
+
+from lbclient.background.tasks import cancellations
+from lbclient.log import Log
 
 # Bytes of a status' text on the wire. A peer takes 8 KB of trailers without complaint,
 # and the handler's own are among them.
@@ -35,6 +39,20 @@ def is_told(error: BaseException, in_thread: bool = False) -> bool:
     except BaseException:
         return False
     return fitting(text) == text
+
+
+def log_failure(logger: Log, error: BaseException) -> None:
+    """Logs an exception of a handler that grpcio would not log.
+
+    That its task was cancelled is no failure of the handler. Where a program ends
+    without stopping its server, `asyncio.run` cancels the tasks of all requests.
+    """
+    name = type(error).__name__
+    words = "handler failed: %s"
+    if isinstance(error, asyncio.CancelledError) and cancellations():
+        logger.debug(words, name, reason=name)
+    else:
+        logger.error(words, name, exc_info=error, reason=name)
 
 
 def told(error: BaseException) -> str:

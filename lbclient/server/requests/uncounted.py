@@ -114,9 +114,7 @@ class _Request:
         try:
             await self._context.abort(*answer)
         except grpc.aio.AbortError:
-            name = type(error).__name__
-            words = "handler failed: %s"
-            logger.error(words, name, exc_info=error, reason=name)
+            raised.log_failure(logger, error)
             if not isinstance(error, KeyboardInterrupt | SystemExit):
                 raise
         except grpc.aio.BaseError:
