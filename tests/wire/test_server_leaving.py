@@ -730,6 +730,75 @@ asyncio.run(main())
 """
 
 
+TWO_SERVERS = """
+import asyncio, signal, sys
+import lbclient
+
+async def main():
+    loop = asyncio.get_running_loop()
+    told = asyncio.Event()
+    if sys.argv[1] == "own handler":
+        loop.add_signal_handler(signal.SIGTERM, told.set)
+    before = signal.getsignal(signal.SIGTERM)
+    servers = [lbclient.server(), lbclient.server()]
+    serving = []
+    for server in servers:
+        server.add_insecure_port("127.0.0.1:0")
+        serving.append(asyncio.create_task(lbclient.serve(server)))
+        while server.state.name != "SERVING":
+            await asyncio.sleep(0.01)
+    if sys.argv[1] == "one stopped":
+        await servers[1].stop(None)
+        await serving[1]
+    print("serving", flush=True)
+    await asyncio.gather(*serving)
+    assert signal.getsignal(signal.SIGTERM) == before
+    print(f"stopped, {told.is_set()}", flush=True)
+    if sys.argv[1] == "own handler":
+        await told.wait()
+        print("told", flush=True)
+
+if sys.argv[2] == "uvloop":
+    import uvloop
+    uvloop.run(main())
+else:
+    asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("case", "loop"),
+    [
+        ("two", "asyncio"),
+        ("two", "uvloop"),
+        ("one stopped", "asyncio"),
+        ("own handler", "asyncio"),
+    ],
+)
+async def test_a_signal_stops_all_servers_of_a_loop(case: str, loop: str) -> None:
+    """The last one alone was told; SIGTERM then did nothing more. A program's own
+    handler, which `serve` replaces, was lost for good."""
+    if loop == "uvloop":
+        needs.module("uvloop")
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", TWO_SERVERS, case, loop),
+        stdout=asyncio.subprocess.PIPE,
+        env=os.environ | {"LBCLIENT_LAME_DUCK_QUIET": "0.1"},
+    )
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(30):
+            assert await process.stdout.readline() == b"serving\n"
+            process.terminate()
+            assert await process.stdout.readline() == b"stopped, False\n"
+            if case == "own handler":
+                process.terminate()
+                assert await process.stdout.readline() == b"told\n"
+            assert await process.wait() == 0
+    finally:
+        _kill(process)
+
+
 MANY_WHO_STOP = """
 import asyncio, lbclient
 
