@@ -118,6 +118,10 @@ def read_once(metadata: Any) -> Any:
     return grpc.aio.Metadata.from_tuple(pairs) if is_list else pairs
 
 
+class IllegalMetadata(ValueError):
+    """Metadata has characters that gRPC's core refuses."""
+
+
 def flaw_of(metadata: Any) -> Exception | None:
     """Why metadata cannot be sent: of the class that grpc.aio raises, but an RpcError,
     as of its streams, where its unary calls say that a batch has failed.
@@ -127,39 +131,47 @@ def flaw_of(metadata: Any) -> Exception | None:
     """
     try:
         for key, value in metadata or ():
-            if (
-                type(key) is type(value) is str
-                and value.isascii()
-                and value.isprintable()
-                and _legal_key(key)
-                and not key.endswith("-bin")
-            ):
-                continue  # almost all of it
-            if (flaw := _flaw_of_pair(key, value)) is not None:
-                return flaw
+            check_pair(key, value)
+    except IllegalMetadata as error:
+        none = grpc.aio.Metadata()
+        return grpc.aio.AioRpcError(grpc.StatusCode.INTERNAL, none, none, str(error))
     except (TypeError, ValueError) as error:
         return error
     return None
 
 
-def _flaw_of_pair(key: Any, value: Any) -> Exception | None:
-    if not isinstance(key, str) or not isinstance(value, str | bytes):
-        return TypeError(f"metadata is of text and bytes, not {key!r}: {value!r}")
-    key.encode()  # may raise, as grpc.aio does
+def check_pair(key: Any, value: Any) -> None:
+    """Raises TypeError, UnicodeEncodeError or IllegalMetadata for a pair of metadata
+    that gRPC cannot send.
+
+    Errors leave out the value, which may be a secret, such as a token with its line's
+    end.
+    """
+    if (
+        type(key) is type(value) is str
+        and value.isascii()
+        and value.isprintable()
+        and _legal_key(key)
+        and not key.endswith("-bin")
+    ):
+        return  # almost all of it
+    if not isinstance(key, str):
+        raise TypeError(f"a key of metadata is text, not {type(key).__name__}")
+    key.encode()
+    if not isinstance(value, str | bytes):
+        kind = type(value).__name__
+        raise TypeError(f"metadata of {key!r} is text or bytes, not {kind}")
     text = value if isinstance(value, str) else value.decode("latin-1")
     text.encode()
     is_legal = bool(_legal_key(key))
     if key.endswith("-bin"):
         if isinstance(value, str):
-            return TypeError(f"metadata of {key!r} is bytes, not str")
+            raise TypeError(f"metadata of {key!r} is bytes, not str")
     else:
         is_legal = is_legal and text.isascii() and text.isprintable()
-    if is_legal:
-        return None
-    # Without the value, which may be a secret, such as a token with its line's end.
-    said = f"metadata of {key!r} has characters that gRPC does not allow"
-    none = grpc.aio.Metadata()
-    return grpc.aio.AioRpcError(grpc.StatusCode.INTERNAL, none, none, said)
+    if not is_legal:
+        said = f"metadata of {key!r} has characters that gRPC does not allow"
+        raise IllegalMetadata(said)
 
 
 def is_half_closed(call: Any) -> bool:

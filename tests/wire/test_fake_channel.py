@@ -314,7 +314,7 @@ async def test_an_error_of_lbclients_keeps_its_class() -> None:
         ((("Tenant", "shop"),), "'Tenant' has characters that gRPC does not allow"),
         ((("tenant", "büro"),), "'tenant' has characters that gRPC does not allow"),
         ((("tenant-bin", "shop"),), "'tenant-bin' is bytes, not str"),
-        ((("tenant", 7),), "text and bytes"),
+        ((("tenant", 7),), "'tenant' is text or bytes, not int"),
         ({"a": "b"}, "unpack"),
     ],
 )

@@ -40,6 +40,10 @@ def set_trailers(*metadata: Any) -> Misuse:
     return lambda context: context.set_trailing_metadata(metadata)
 
 
+def send_initially(*metadata: Any) -> Misuse:
+    return lambda context: context.send_initial_metadata(metadata)
+
+
 def abort_with(*trailers: Any) -> Misuse:
     return lambda context: context.abort(StatusCode.NOT_FOUND, "no", trailers)
 
@@ -60,10 +64,10 @@ CASES = {
     ),
     "details with the name of a file": Case(set_details, StatusCode.NOT_FOUND, "no ?"),
     "a text as binary metadata": Case(
-        set_trailers(("key-bin", "text")), StatusCode.UNKNOWN, "must be bytes"
+        set_trailers(("key-bin", "text")), StatusCode.UNKNOWN, "is bytes, not str"
     ),
     "an abort with a text as binary metadata": Case(
-        abort_with(("key-bin", "text")), StatusCode.UNKNOWN, "must be bytes"
+        abort_with(("key-bin", "text")), StatusCode.UNKNOWN, "is bytes, not str"
     ),
     "metadata with the name of a file": Case(
         set_trailers(("key", "\udcff")), StatusCode.UNKNOWN, "surrogates not allowed"
@@ -78,6 +82,27 @@ CASES = {
         abort_with(("key", 5)), StatusCode.UNKNOWN, "metadata"
     ),
     "a key without a value": Case(set_trailers("key"), StatusCode.UNKNOWN, "metadata"),
+    "a text under a binary key of bytes": Case(
+        set_trailers((b"key-bin", "secret")), StatusCode.UNKNOWN, "is bytes, not str"
+    ),
+    **{
+        f"{flaw} {where}": Case(
+            send(pair), StatusCode.UNKNOWN, "has characters that gRPC does not allow"
+        )
+        for flaw, pair in {
+            "a line's end": ("key", "secret\n"),
+            "text outside of ASCII": ("key", "secret é"),
+            "bytes outside of ASCII": ("key", b"secret \xff"),
+            "a key with a capital": ("Key", "secret"),
+            "a binary key with a capital": ("Key-bin", b"secret"),
+            "an empty key": ("", "secret"),
+        }.items()
+        for where, send in {
+            "in trailers": set_trailers,
+            "in initial metadata": send_initially,
+            "in an abort's trailers": abort_with,
+        }.items()
+    },
 }
 
 
@@ -151,7 +176,7 @@ async def synchronous(
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
             yield channel
     finally:
-        await asyncio.to_thread(server.stop(None).wait)
+        assert await asyncio.to_thread(server.stop(None).wait, 60), "never stops"
 
 
 async def ended(
@@ -187,6 +212,7 @@ def see(case: Case, told: dict[str, Any], handlers: dict[str, tuple[str, Any]]) 
         code, details, messages = told[name]
         assert code is case.code, name
         assert case.details in details, name
+        assert "secret" not in details, name
         assert messages == ([b"one"] if arity.endswith("stream") else []), name
 
 

@@ -117,7 +117,7 @@ class RequestContext:
         self.inner.set_details(raised.encodable(details))
 
     def send_initial_metadata(self, initial_metadata: Iterable[Any]) -> Any:
-        return self.inner.send_initial_metadata(harmless(initial_metadata))
+        return self.inner.send_initial_metadata(sendable(harmless(initial_metadata)))
 
     def _aborting(self, code: StatusCode, trailers: Iterable[Any]) -> Trailers:
         self._trailers = self._true(trailers) or self._trailers
