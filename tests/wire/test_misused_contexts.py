@@ -243,6 +243,21 @@ async def test_the_client_of_a_synchronous_server_gets_an_answer(
         see(case, await answers(channel, handlers), handlers)
 
 
+@pytest.mark.parametrize(
+    "pair", [["grpc-timeout", "1S"], (b"grpc-timeout", b"1S")], ids=["list", "bytes"]
+)
+@pytest.mark.parametrize("send", [set_trailers, send_initially])
+async def test_metadata_that_would_kill_the_process_is_left_out_in_any_form(
+    pool: ThreadPoolExecutor, pair: Any, send: Callable[..., Misuse]
+) -> None:
+    handlers = thread_handlers(send(pair))
+    async with synchronous(pool, methods(handlers)) as channel:
+        told = await answers(channel, handlers)
+    # UNKNOWN: initial metadata after a message is an error of the handler.
+    assert {it[0] for it in told.values()} <= {StatusCode.OK, StatusCode.UNKNOWN}
+    assert told["unary_unary in a thread"][0] is StatusCode.OK
+
+
 def leaves(error: BaseException) -> Misuse:
     def leave(_context: Any) -> None:
         raise error

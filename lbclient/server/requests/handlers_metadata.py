@@ -56,5 +56,6 @@ def without_report(own: Trailers) -> Trailers:
 
 
 def key_of(item: Any) -> Any:
-    """None for what is no metadata at all, which grpcio will say better than we."""
-    return item[0] if isinstance(item, tuple) and item else None
+    """As text. None for what is no metadata at all, which `sendable` says."""
+    key = item[0] if isinstance(item, tuple | list) and item else None
+    return key.decode("latin-1") if isinstance(key, bytes) else key
