@@ -676,19 +676,28 @@ def test_unknown_methods_are_counted_and_wait_for_no_thread() -> None:
         wait_until(lambda: registry.get_sample_value(name, unknown) == 2)
 
 
-def test_a_limit_of_concurrent_requests_refuses_with_a_report() -> None:
+def test_a_limit_of_concurrent_requests_holds_in_a_burst() -> None:
+    """Each that is refused gets a report."""
     held = Held()
     with (
-        sync_hosting({PATH: unary_unary(held)}, maximum_concurrent_rpcs=2) as (_, at),
+        sync_hosting({PATH: unary_unary(held)}, maximum_concurrent_rpcs=2) as (
+            server,
+            at,
+        ),
         grpc.insecure_channel(at) as channel,
     ):
-        calls = held.fill(channel, calls=8)
-        while not any(call.done() for call in calls):
-            Event().wait(0.01)
+        wait_until(lambda: server._requests._gate._is_calm)  # it looks less closely
+        calls = held.fill(channel, calls=20)
+        wait_until(lambda: sum(call.done() for call in calls) == 18)
         held.let_go.set()
         codes = [call.code() for call in calls]
-        assert codes.count(StatusCode.OK) >= 2
-        assert set(codes) == {StatusCode.OK, StatusCode.RESOURCE_EXHAUSTED}
+        assert codes.count(StatusCode.OK) == 2
+        assert codes.count(StatusCode.RESOURCE_EXHAUSTED) == 18
+        refused = [call for call in calls if call.code() is not StatusCode.OK]
+        assert all(wire.find_report(call.trailing_metadata()) for call in refused)
+        assert server.statistics().refused["concurrency"]["CRITICAL"] == 18
+        ends = {"OK": 2, "RESOURCE_EXHAUSTED": 18}
+        wait_until(lambda: server.statistics().requests == ends)
         assert check(channel) == SERVING
 
 

@@ -19,7 +19,7 @@ from grpc import StatusCode
 
 from lbclient.core.counting.call_counts import OTHERS
 from lbclient.server.overload.gate import Gate
-from lbclient.server.overload.refusal_status import RefusalStatus
+from lbclient.server.overload.refusal_status import NO_PLACE, RefusalStatus
 from lbclient.server.report.reporter import Trailers
 from lbclient.server.report.request_tally import Counts
 from lbclient.server.requests import messages
@@ -93,6 +93,7 @@ class SyncRequests(grpc.ServerInterceptor):
         self._loop = loop
         self._find_passing = find_passing
         self._tally = serving.tally
+        self._monitor = serving.reporter.monitor
         self._methods: dict[str, tuple[Handler, _Response | _Responses]]
         self._methods = self._tally.kept_handlers()
         # These do not wait for one of the threads for which requests wait.
@@ -127,9 +128,9 @@ class SyncRequests(grpc.ServerInterceptor):
         else:
             method = self._method(path, handler)
         sizes = messages.begin() if self._tally.measures else None
-        with self._counting:
-            self._gate.make_way()
-            call = SyncContext(method.served, self._counting)
+        call = self._begin(method)
+        if isinstance(call, RefusalStatus):
+            return self._refused(call, path)
         respond = (
             method.respond_each if isinstance(method, _Responses) else method.respond
         )
@@ -147,6 +148,16 @@ class SyncRequests(grpc.ServerInterceptor):
         for variable, value in context.items():
             variable.set(value)
         return answer
+
+    def _begin(self, method: "_Response | _Responses") -> "SyncContext | RefusalStatus":
+        gate = self._gate
+        with self._counting:
+            gate.make_way()
+            # `refuses` knows of the limit only where it decides, once in many requests.
+            if self._monitor.active >= gate.most:
+                gate.count(NO_PLACE)
+                return gate.full()
+            return SyncContext(method.served, self._counting)
 
     def _method(self, path: str, handler: Handler) -> "_Response | _Responses":
         kept = self._methods.get(path)
