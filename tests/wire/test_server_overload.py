@@ -371,9 +371,18 @@ async def test_a_cheaper_answer_is_wanted_from_a_busy_task(
     assert not any(sum(by.values()) for by in server.statistics().refused.values())
 
 
+class MakingHandlers(grpc.aio.ServerInterceptor):
+    """Makes a handler for each request, as OpenTelemetry's and Sentry's do."""
+
+    async def intercept_service(self, continuation: Any, details: Any) -> Any:
+        handler = await continuation(details)
+        return grpc.unary_unary_rpc_method_handler(handler.unary_unary)
+
+
+@pytest.mark.parametrize("interceptors", [[], [MakingHandlers()]])
 @pytest.mark.parametrize("kind", ["async", "sync"])
 async def test_what_cannot_be_done_in_time_is_not_begun(
-    host: Host, pool: ThreadPoolExecutor, kind: str
+    host: Host, pool: ThreadPoolExecutor, kind: str, interceptors: list[Any]
 ) -> None:
     """Two requests that took 0.6 s each; the third has less than that."""
     began = 0
@@ -385,7 +394,9 @@ async def test_what_cannot_be_done_in_time_is_not_begun(
         return "done"
 
     server, _, channel = await host(
-        handler_of("unary_unary", kind, slow), migration_thread_pool=pool
+        handler_of("unary_unary", kind, slow),
+        migration_thread_pool=pool,
+        interceptors=interceptors,
     )
     for _ in range(2):
         assert (await ask(channel, "unary_unary", timeout=20))[0] == b"done"

@@ -16,6 +16,7 @@ from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from threading import Event
+from time import sleep
 from typing import Any
 
 import grpc
@@ -699,6 +700,42 @@ def test_a_limit_of_concurrent_requests_holds_in_a_burst() -> None:
         ends = {"OK": 2, "RESOURCE_EXHAUSTED": 18}
         wait_until(lambda: server.statistics().requests == ends)
         assert check(channel) == SERVING
+
+
+class MakingHandlers(grpc.ServerInterceptor):
+    """Makes a handler for each request, as OpenTelemetry's and Sentry's do."""
+
+    def intercept_service(self, continuation: Any, details: Any) -> Any:
+        handler: Any = continuation(details)
+        return handler and unary_unary(handler.unary_unary)
+
+
+@pytest.mark.parametrize("interceptors", [[], [MakingHandlers()]])
+def test_what_cannot_be_done_in_time_is_not_begun(interceptors: list[Any]) -> None:
+    began = []
+
+    def slow(request: bytes, _context: Any) -> bytes:
+        began.append(request)
+        sleep(0.6)
+        return request
+
+    with (
+        sync_hosting({PATH: unary_unary(slow)}, interceptors=interceptors) as (
+            server,
+            at,
+        ),
+        grpc.insecure_channel(at) as channel,
+    ):
+        method: Any = channel.unary_unary(PATH)
+        for _ in range(2):
+            assert method(b"x", timeout=DEADLINE) == b"x"
+        wait_until(lambda: server.statistics().requests["OK"] == 2)
+        server._loop.call(server._parts.sampler.sample)
+        with pytest.raises(grpc.RpcError) as caught:
+            method(b"x", timeout=0.5)
+        assert caught.value.code() is StatusCode.UNAVAILABLE
+        assert len(began) == 2
+        assert server.statistics().refused["too-late"]["CRITICAL"] == 1
 
 
 def test_a_customer_has_a_quota() -> None:

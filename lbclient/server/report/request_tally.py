@@ -10,7 +10,7 @@ from typing import Any
 
 from grpc import StatusCode
 
-from lbclient.core.counting.call_counts import CallCounts
+from lbclient.core.counting.call_counts import OTHERS, CallCounts
 from lbclient.core.counting.histogram import Histogram
 from lbclient.core.model import Verdict
 from lbclient.core.overload.admission import Quickest
@@ -60,7 +60,9 @@ class RequestTally:
         self.times: CallTimes | None = None  # as long as somebody exports them
         self.measures = False  # as long as somebody exports sizes of messages
         self._handlers: list[dict[str, Any]] = []
-        self._times_of: dict[int, MethodTimes] = {}  # by the id of a method's counts
+        # By the id of a method's counts: these are kept, so nothing else has their id.
+        self._times_of: dict[int, MethodTimes] = {}
+        self._quickest_of: dict[int, Quickest] = {}
         self._thread = get_ident()  # of the loop
         self._counting = RLock()
 
@@ -123,6 +125,13 @@ class RequestTally:
         self._handlers.append(handlers)
         return handlers
 
+    def quickest_of(self, counts: Counts) -> Quickest:
+        """What is known of a method, of which each handler is told: an interceptor may
+        make one for each request. Methods that are counted together share none."""
+        if counts is self.call_counts.of(*OTHERS):
+            return Quickest()
+        return self._quickest_of.setdefault(id(counts), Quickest())
+
     def _time(
         self,
         times: CallTimes,
@@ -132,7 +141,7 @@ class RequestTally:
         sizes: Sizes | None,
     ) -> None:
         known = self._times_of.get(id(counts))
-        if known is None:  # the counts are kept, so nothing else has their id
+        if known is None:
             known = times.of(self.call_counts.method_of(counts))
             self._times_of[id(counts)] = known
         known.started += 1  # told when it has ended, as with what is served

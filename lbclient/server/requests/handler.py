@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 import grpc
 import grpc.aio
 
-from lbclient.core.overload.admission import Quickest
 from lbclient.server.overload.gate import Gate
 from lbclient.server.overload.refusal_status import (
     EXPIRED,
@@ -99,7 +98,7 @@ class Wrapped:
             self._count_messages()
         self._behavior = behavior_of(handler)
         self._is_stream = self.request_streaming or self.response_streaming
-        self._quickest = Quickest()
+        self._quickest = tally.quickest_of(counts)
         quickest = None if self._is_stream else self._quickest
         self._method = ServedMethod(reporter, gate, tally, counts, self._sent, quickest)
         self._clock = reporter.clock
