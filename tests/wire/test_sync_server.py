@@ -495,6 +495,25 @@ def test_serve_sync_raises_what_a_warmup_raises() -> None:
             lbclient.serve_sync(lbclient.serve_sync)  # type: ignore[arg-type]
 
 
+def test_a_server_that_never_started_can_be_stopped_and_then_started() -> None:
+    """It could not be stopped any more, and the first unknown method froze it."""
+    with ThreadPoolExecutor(THREADS) as pool:
+        server = add_methods(lbclient.sync_server(pool), {PATH: unary_unary(echo)})
+        port = server.add_insecure_port("127.0.0.1:0")
+        assert server.stop(None).is_set()
+        server.start()
+        try:
+            with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+                unknown: Any = channel.unary_unary("/a.B/Unknown")
+                with pytest.raises(grpc.RpcError, match="Method not found!"):
+                    unknown(b"x", timeout=DEADLINE)
+                method: Any = channel.unary_unary(PATH)
+                assert method(b"x", timeout=DEADLINE) == b"x"
+        finally:
+            assert server.stop(None).wait(DEADLINE)
+            assert not server.wait_for_termination(DEADLINE)
+
+
 async def test_serve_sync_names_what_serves_an_asyncio_server() -> None:
     server: Any = lbclient.server()
     with pytest.raises(TypeError, match=r"await lbclient\.serve:"):

@@ -158,11 +158,13 @@ class SyncServer(ReportingServer, grpc.Server):
     def stop(self, grace: float | None) -> Event:
         """Tells the watchers and ends their streams, then stops as grpcio's does.
 
-        The event is set when the server has stopped, and its own thread has ended.
+        The event is set when the server has stopped, and its own thread has ended. A
+        server that has not started yet may still be started.
         """
         if not self._started:
-            self._end()
-            return self._ended
+            nothing_to_end = Event()
+            nothing_to_end.set()
+            return nothing_to_end
         if not self._ended.is_set():
             self._loop.call(self._leave, True)
             self._inner.stop(grace)
@@ -175,8 +177,7 @@ class SyncServer(ReportingServer, grpc.Server):
         return self._ended
 
     def _end(self) -> None:
-        if self._started:
-            self._inner.wait_for_termination()
+        self._inner.wait_for_termination()
         self._loop.call(self._end_parts)
         self._loop.stop()
         self._requests.stop()
