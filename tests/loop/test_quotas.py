@@ -4,6 +4,7 @@ import asyncio
 import gc
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -228,6 +229,26 @@ async def test_what_a_store_says_that_makes_no_sense_is_left_out_and_counted(
     assert len(asked) == 11
     assert heard.malformed == 11
     assert heard.shares.get("a") == share
+
+
+async def test_a_store_may_be_a_dataclass() -> None:
+    """It has no hash then: `start` raised, once the port was served."""
+
+    @dataclass
+    class Store:
+        password: str
+        asked: int = 0
+
+        async def exchange(self, task: str, usage: Mapping[str, float]) -> FleetUsage:
+            self.asked += 1
+            return FleetUsage(2, {}, {})
+
+    store = Store("secret")
+    quotas = make(store)
+    await asyncio.sleep(2.5 * INTERVAL)
+    quotas.stop()
+    await asyncio.sleep(2.5 * INTERVAL)
+    assert store.asked == 3
 
 
 async def test_of_a_store_that_tells_of_too_many_those_are_heard_that_matter() -> None:

@@ -42,6 +42,7 @@ from lbclient.server.quotas.worker_store import WorkerStore
 from lbclient.server.statistics import QuotaStatistics
 from lbclient.server.workers.membership import membership
 
+EXCHANGE = "exchange with the quota store"  # the store itself may have no hash
 LONGEST_PAUSE = 5.0  # seconds until a store is asked again, whatever it says
 HEARD = 10_000  # customers of whom a store is believed; to share them out takes 10 ms
 
@@ -115,13 +116,13 @@ class QuotaEnforcer:
     def start(self) -> None:
         if isinstance(self._store, ProcessStore):
             self._store.join(self._name)
-        self.tasks.keep(self._store, self._exchange)
+        self.tasks.keep(EXCHANGE, self._exchange)
 
     def stop(self) -> None:
         if isinstance(self._store, ProcessStore):
             self._store.leave(self._name)
         with suppress(RuntimeError):  # the loop is closed
-            self.tasks.drop(self._store)
+            self.tasks.drop(EXCHANGE)
 
     async def _exchange(self) -> None:
         store = self._store
