@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -25,6 +26,24 @@ from tests.wire.kubernetes_api import (
     kubernetes_api,
 )
 from tests.wire.name_server import name_server
+
+
+async def test_a_resolver_may_be_a_dataclass(
+    start: Callable[..., Awaitable[Any]], search: Any
+) -> None:
+    """It has no hash then: the first call raised TypeError."""
+
+    @dataclass
+    class Fixed:
+        address: str
+
+        async def watch(self) -> AsyncIterator[Endpoints]:
+            yield (lbclient.Endpoint(self.address),)
+            await asyncio.Event().wait()
+
+    task = await start(lbclient.server)
+    async with lbclient.insecure_channel(Fixed(task.address)) as channel:
+        await search.SearchStub(channel).Search(search.Query(), timeout=20)
 
 
 class FailsLater:

@@ -60,7 +60,8 @@ class Discovery:
             context.rng,
             config.resolve_interval,
         )
-        tasks.keep(resolver, self._following.follow)
+        # Not by the resolver: a user's may have no hash.
+        tasks.keep(self._following, self._following.follow)
 
     def has_answered(self) -> bool:
         """Whether the resolver has said anything yet, be it an error."""
