@@ -92,8 +92,12 @@ def optional(kind: Kind) -> Kind:
 def _check_secret(field: str, value: Any) -> Any:
     if not isinstance(value, str):
         raise ConfigError(field, type(value), "text")
-    if value and len(value.encode()) < SECRET_SIZE:
-        said = f"<{len(value)} characters>"
+    said = f"<{len(value)} characters>"
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:  # as of a variable with bytes that are no UTF-8
+        raise ConfigError(field, said, "text in UTF-8") from None
+    if 0 < size < SECRET_SIZE:
         raise ConfigError(field, said, f"at least {SECRET_SIZE} bytes, or none")
     return value
 

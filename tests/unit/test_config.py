@@ -489,13 +489,14 @@ def test_a_secret_is_told_to_nobody(tmp_path: Path) -> None:
     path.write_text(f"[server]\nudp_secret = '{SHORT}'\n")
     tries: list[Callable[[], object]] = [
         lambda: ServerConfig(udp_secret=SHORT),
+        lambda: ServerConfig(udp_secret=SHORT[1:] + "\udcff"),
         lambda: ServerConfig.from_environment({"LBCLIENT_UDP_SECRET": SHORT}),
         lambda: ServerConfig.from_toml(str(path)),
     ]
     for make in tries:
         with pytest.raises(ConfigError, match=f"<{len(SHORT)} characters>") as caught:
             make()
-        assert SHORT not in str(caught.value)
+        assert SHORT[1:] not in str(caught.value)
 
 
 def test_a_secret_whose_name_is_misspelt_is_told_to_nobody(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import re
 import signal
 import socket
@@ -740,3 +741,18 @@ async def test_the_table_of_its_target_is_for_the_proxy(tmp_path: Path) -> None:
         given = parse(["--listen", "127.0.0.1:0", "--target", target])
         async with channel_of(given, environ) as channel:
             assert channel._config.subset_size == size
+
+
+async def test_a_secret_of_bytes_that_are_no_text_is_named() -> None:
+    """It ended with a traceback."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "lbclient", "proxy"),
+        *("--listen", "127.0.0.1:0", "--target", "ipv4:127.0.0.1:1"),
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environb, b"LBCLIENT_UDP_SECRET": b"no text but secret \xff"},
+    )
+    async with asyncio.timeout(30):
+        _, said = await process.communicate()
+    assert process.returncode == 2
+    want = "LBCLIENT_UDP_SECRET = '<20 characters>': want text in UTF-8"
+    assert said.decode() == f"lbclient proxy: {want}\n"
