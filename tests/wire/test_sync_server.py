@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 from time import sleep
 from typing import Any
 
@@ -453,7 +453,7 @@ def test_a_drain_lets_calls_end_and_refuses_no_call_before_goaway() -> None:
         watching = watch(channel)
         assert next(watching).status == SERVING
         [call] = held.fill(channel, calls=1)
-        draining = threading.Thread(target=server.drain)
+        draining = Thread(target=server.drain)
         draining.start()
         assert next(watching).status == NOT_SERVING
         [late] = held.fill(channel, calls=1)  # of a client that has not heard
@@ -469,7 +469,7 @@ def test_a_server_starts_once_its_warmup_is_over() -> None:
     with ThreadPoolExecutor(2) as pool:
         server = lbclient.sync_server(pool)
         at = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
-        starting = threading.Thread(target=lambda: server.start(lambda: warm.wait()))
+        starting = Thread(target=lambda: server.start(lambda: warm.wait()))
         starting.start()
         with grpc.insecure_channel(at) as channel:
             grpc.channel_ready_future(channel).result(DEADLINE)
@@ -557,6 +557,40 @@ def test_a_stop_ends_a_warmup(in_thread: bool) -> None:
         assert starting.result(DEADLINE) is None
         assert server.state is TaskState.LAME_DUCK
         over.set()
+
+
+def test_a_warmup_may_stop_its_server_while_a_request_is_looked_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The lookup held grpcio's lock and waited for the loop, which waited for the
+    lock."""
+    asked, stopped = Event(), Event()
+    calls: list[Any] = []  # or they are cancelled
+
+    with ThreadPoolExecutor(2) as pool:
+        config = ServerConfig(quotas={"rich": 100.0})
+        server = lbclient.sync_server(pool, config=config)
+        add_methods(server, {PATH: unary_unary(echo)})
+        port = server.add_insecure_port("127.0.0.1:0")
+        call = server._loop.call
+
+        def asking(*arguments: Any) -> Any:
+            asked.set()
+            return call(*arguments)
+
+        async def warm_up() -> None:
+            monkeypatch.setattr(server._loop, "call", asking)
+            method: Any = channel.unary_unary(PATH)
+            request = method.future(b"x", timeout=DEADLINE)
+            assert asked.wait(DEADLINE)
+            server.stop(None)
+            stopped.set()
+            calls.append(request)
+
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            Thread(target=server.start, args=(warm_up,), daemon=True).start()
+            assert stopped.wait(DEADLINE)
+            assert server.stop(None).wait(DEADLINE)
 
 
 def test_a_warmup_that_cancels_itself_is_no_stop() -> None:

@@ -167,7 +167,13 @@ class SyncServer(ReportingServer, grpc.Server):
             return nothing_to_end
         if not self._ended.is_set():
             self._loop.call(self._leave, True)
-            self._inner.stop(grace)
+            if self._loop.is_current():
+                # In another thread: grpcio's stop waits for the lock that it holds as
+                # it looks up a handler, and that may be waiting for this thread.
+                stop = partial(self._inner.stop, grace)
+                Thread(target=stop, name="lbclient stop", daemon=True).start()
+            else:
+                self._inner.stop(grace)
         with self._starting:
             if self._ending is None:
                 self._ending = Thread(
