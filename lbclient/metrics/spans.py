@@ -15,8 +15,10 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 
 from lbclient.client.observers import CallObserver
 from lbclient.core.counting.call_counts import Method
+from lbclient.core.counting.line_limit import LineLimit
 from lbclient.core.model import Verdict
 from lbclient.core.retries.retry import Decision
+from lbclient.grpc_seam import flaw_of
 from lbclient.log import Log
 from lbclient.wire.codes import STATUS_OF_NUMBER
 
@@ -32,9 +34,10 @@ class Tracing(CallObserver):
     def __init__(self, tracer: Tracer, target: str) -> None:
         self._tracer = tracer
         self._target = target
+        self._limit = LineLimit()
 
     def begin(self, method: Method, now: float) -> "TracedCall":
-        return TracedCall(self._tracer, method[1], self._target)
+        return TracedCall(self._tracer, method[1], self._target, self._limit)
 
     def __repr__(self) -> str:
         return f"<tracing of {self._target}>"
@@ -43,11 +46,14 @@ class Tracing(CallObserver):
 class TracedCall:
     """One call. What a span processor raises is logged, and costs no call."""
 
-    __slots__ = ("_attempt", "_inbound", "_name", "_outbound", "_reason", "_retries",
-                 "_sent", "_tracer", "_was_resent")  # fmt: skip
+    __slots__ = ("_attempt", "_inbound", "_limit", "_name", "_outbound", "_reason",
+                 "_retries", "_sent", "_tracer", "_was_resent")  # fmt: skip
 
-    def __init__(self, tracer: Tracer, path: str, target: str) -> None:
+    def __init__(
+        self, tracer: Tracer, path: str, target: str, limit: LineLimit
+    ) -> None:
         self._tracer = tracer
+        self._limit = limit
         self._name = name = path.removeprefix("/").replace("/", ".")
         self._reason = FIRST
         self._retries = 0
@@ -81,9 +87,22 @@ class TracedCall:
         propagate.inject(carrier, trace.set_span_in_context(span))
         if not carrier:
             return metadata
+        # gRPC's keys are in lower case, those of HTTP propagators need not be.
+        told = {key.lower(): value for key, value in carrier.items()}
+        if flaw_of(told.items()) is not None:
+            told = self._legal(told, now)
         # In place of what the attempt before was sent with.
-        kept = [pair for pair in metadata or () if pair[0] not in carrier]
-        return grpc.aio.Metadata(*kept, *carrier.items())
+        kept = [pair for pair in metadata or () if pair[0] not in told]
+        return grpc.aio.Metadata(*kept, *told.items())
+
+    def _legal(self, told: dict[str, str], now: float) -> dict[str, str]:
+        """What gRPC can send of a trace's context: a call would fail for the rest."""
+        flaws = {pair: flaw_of((pair,)) for pair in told.items()}
+        if self._limit.take(now) is not None:
+            first = next(flaw for flaw in flaws.values() if flaw is not None)
+            reason = first.details() if isinstance(first, grpc.RpcError) else first
+            logger.warning("left out of a trace's context: %s", reason, reason=reason)
+        return {key: value for (key, value), flaw in flaws.items() if flaw is None}
 
     def attempt_over(
         self,

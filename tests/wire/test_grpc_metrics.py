@@ -12,7 +12,8 @@ from typing import Any
 
 import grpc
 import pytest
-from opentelemetry import trace
+from opentelemetry import propagate, trace
+from opentelemetry.propagators.textmap import TextMapPropagator
 from opentelemetry.sdk.metrics import Counter as CounterInstrument
 from opentelemetry.sdk.metrics import Histogram, MeterProvider
 from opentelemetry.sdk.metrics.export import (
@@ -32,11 +33,12 @@ from lbclient.core.statistics.call_times import BOUNDS
 from lbclient.metrics import opentelemetry
 from lbclient.wire.codes import STATUS_OF_NUMBER
 from tests import needs
-from tests.hosts import PATH, Host, unary_unary
+from tests.hosts import PATH, Host, unary_stream, unary_unary
 
 DELTA = AggregationTemporality.DELTA
 WORKLOAD = (0, 0, 0, 5, 0, 14, 13)  # the numbers of the statuses that are asked for
 METHOD = PATH.removeprefix("/")
+LIST = f"{PATH}s"
 IDEMPOTENT = lbclient.ChannelConfig(idempotent=(PATH,), throttle=0)
 
 Counts = dict[tuple[str, ...], int]
@@ -319,6 +321,65 @@ async def test_a_span_processor_that_raises_costs_no_call(
         await call_all(channel)
         assert channel.statistics().in_flight == 0
     assert "a span processor failed" in caplog.text
+
+
+class Capitals(TextMapPropagator):
+    """Has a key as X-Ray's, and one that gRPC cannot send."""
+
+    fields = {"X-Amzn-Trace-Id", "baggage ü"}  # noqa: RUF012  # as declared there
+
+    def inject(self, carrier: Any, context: Any = None, setter: Any = None) -> None:
+        span = trace.get_current_span(context).get_span_context()
+        carrier["X-Amzn-Trace-Id"] = f"Root=1;Parent={span.span_id:016x}"
+        carrier["baggage ü"] = "of a peer"
+
+    def extract(self, *_: Any, **__: Any) -> Any:
+        raise NotImplementedError
+
+
+@pytest.fixture
+def capitals() -> Iterator[None]:
+    before = propagate.get_global_textmap()
+    propagate.set_global_textmap(Capitals())
+    yield
+    propagate.set_global_textmap(before)
+
+
+@pytest.mark.usefixtures("capitals")
+async def test_a_propagators_keys_are_sent_in_lower_case_and_illegal_ones_left_out(
+    host: Host, spans: InMemorySpanExporter, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The core refused the batch: unary calls raised, but were in flight for ever, and
+    streams hung."""
+    seen: list[list[str]] = []
+
+    async def second_time(request: bytes, context: Any) -> bytes:
+        pairs = context.invocation_metadata()
+        assert not [key for key, _ in pairs if key.startswith("baggage")]
+        seen.append([value for key, value in pairs if key == "x-amzn-trace-id"])
+        if len(seen) == 1:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "not yet")
+        return request
+
+    async def messages(request: bytes, context: Any) -> Any:
+        yield await second_time(request, context)
+
+    _, address, _ = await host(
+        {PATH: unary_unary(second_time), LIST: unary_stream(messages)}
+    )
+    async with lbclient.insecure_channel(address, config=IDEMPOTENT) as channel:
+        opentelemetry.trace(channel, provider_to(spans))
+        assert await channel.unary_unary(PATH)(b"a", timeout=20) == b"a"
+        stream = channel.unary_stream(LIST)(b"b", timeout=20)
+        assert [message async for message in stream] == [b"b"]
+        assert channel.statistics().in_flight == 0
+    attempts = [
+        one for one in spans.get_finished_spans() if one.name.startswith("Attempt")
+    ]
+    ids = [f"Root=1;Parent={one.context.span_id:016x}" for one in attempts]
+    assert seen == [[each] for each in ids]
+    [line] = [one for one in caplog.messages if "baggage" in one]
+    assert "gRPC does not allow" in line
 
 
 async def test_a_sampled_trace_is_an_exemplar_of_its_bucket(
