@@ -1,9 +1,9 @@
 """How a grpc.aio call ended: its status, its error, and whether a server had it."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from inspect import CORO_CREATED, getcoroutinestate
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 
@@ -13,6 +13,7 @@ from lbclient.grpc_seam.interceptors import beneath
 from lbclient.grpc_seam.private import is_news
 
 Trailers = Sequence[tuple[str, str | bytes]]
+T = TypeVar("T")
 
 
 def final_status(call: Any) -> tuple[int, Trailers]:
@@ -25,14 +26,25 @@ def final_status(call: Any) -> tuple[int, Trailers]:
         return UNAVAILABLE, ()
     try:
         code: int = call._cython_call._status.code()
+        if code not in _CODES:
+            code = UNKNOWN
         return code, call._cython_call._status.trailing_metadata() or ()
     except AttributeError as error:
         is_news(error)
-        code = step(call.code()).value[0]
+        code = _code_of(call).value[0]
         # None of a call that was cancelled while interceptors were at it.
         return code, tuple(step(call.trailing_metadata()) or ())
 
 
+def _code_of(call: Any) -> grpc.StatusCode:
+    try:
+        code: grpc.StatusCode = step(call.code())
+    except KeyError:
+        return grpc.StatusCode.UNKNOWN
+    return code
+
+
+UNKNOWN: int = grpc.StatusCode.UNKNOWN.value[0]
 INTERNAL: int = grpc.StatusCode.INTERNAL.value[0]
 UNAVAILABLE: int = grpc.StatusCode.UNAVAILABLE.value[0]
 CANCELLED: int = grpc.StatusCode.CANCELLED.value[0]
@@ -50,6 +62,8 @@ _ENDED_HERE = (
     "Locally cancelled by application!",
     "Cancelled upon garbage collection!",
 )
+# Up to 1.80 the core hands on a status that is none of these, such as a Go service's
+# own, and grpc.aio raises KeyError for it. Newer ones make it UNKNOWN.
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
@@ -140,9 +154,19 @@ def error_of(call: Any) -> grpc.aio.AioRpcError | None:
         return _asked(call) if is_news(error) else None
 
 
+async def answer_of(call: Any, answer: Awaitable[T]) -> T:
+    """Awaits what a call answers. All that it may end with is an AioRpcError."""
+    try:
+        return await answer
+    except KeyError:  # see `_CODES`
+        none = grpc.aio.Metadata()
+        unknown = grpc.aio.AioRpcError(grpc.StatusCode.UNKNOWN, none, none)
+        raise error_of(call) or unknown from None
+
+
 def _asked(call: Any) -> grpc.aio.AioRpcError:
     return grpc.aio.AioRpcError(
-        step(call.code()),
+        _code_of(call),
         step(call.initial_metadata()),
         step(call.trailing_metadata()),
         step(call.details()),
@@ -182,8 +206,7 @@ def is_provisional(call: Any) -> bool:
         if not is_news(error):
             return False
         return bool(
-            step(call.code()).value[0] == INTERNAL
-            and step(call.details()) == _PROVISIONAL
+            _code_of(call).value[0] == INTERNAL and step(call.details()) == _PROVISIONAL
         )
     return bool(is_so)
 

@@ -31,6 +31,8 @@ def literal(name: bytes, value: bytes) -> bytes:
 ANSWER = b"\x88" + literal(b"content-type", b"application/grpc")  # :status 200
 # As gRPC's core ends a call that it has no room for.
 CANCELLED = literal(b"grpc-status", b"1") + literal(b"grpc-message", b"CANCELLED")
+# As a Go service with statuses of its own does.
+OWN = literal(b"grpc-status", b"1001") + literal(b"grpc-message", b"out of stock")
 SERVING = health_pb2.HealthReport(state=load_pb2.SERVING, load=load_pb2.LoadReport())
 WATCH = wire.WATCH_METHOD.encode()
 
@@ -41,7 +43,8 @@ def message(content: bytes) -> bytes:
 
 class Refuser:
     """Refuses streams ("refuse"), when their client is done ("late"), or shuts the
-    connection to them ("goaway"); or cancels them ("cancel"), or resets ("reset")."""
+    connection to them ("goaway"); or cancels them ("cancel"), or resets ("reset"); or
+    ends them with a status of its own ("own"), and health streams too ("all own")."""
 
     def __init__(self, how: str) -> None:
         self.taken = 0  # frames with a part of a request, of those refused late
@@ -68,7 +71,8 @@ class Refuser:
                     answer = payload if kind == PING else b""
                     writer.write(frame(kind, ACK, 0, answer))
                 elif kind == HEADERS:
-                    if WATCH in payload:  # gRPC's own encoder writes it out
+                    # gRPC's own encoder writes it out.
+                    if WATCH in payload and self._how != "all own":
                         writer.write(frame(HEADERS, END_HEADERS, stream, ANSWER))
                         report = message(SERVING.SerializeToString())
                         writer.write(frame(DATA, 0, stream, report))
@@ -87,6 +91,8 @@ class Refuser:
         self.refused += 1
         if self._how == "goaway":
             return frame(GOAWAY, 0, 0, struct.pack(">II", max(0, stream - 2), 0))
+        if "own" in self._how:
+            return frame(HEADERS, END_HEADERS | END_STREAM, stream, ANSWER + OWN)
         if self._how == "cancel":
             return frame(HEADERS, END_HEADERS | END_STREAM, stream, ANSWER + CANCELLED)
         reason = CANCEL if self._how == "reset" else REFUSED_STREAM

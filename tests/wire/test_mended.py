@@ -23,9 +23,17 @@ from lbclient.core.model import Endpoint, Endpoints
 from lbclient.core.refusal import Refusal
 from lbclient.pickers import RoundRobin
 from lbclient.v1 import compat_pb2, health_pb2, load_pb2
-from tests.hosts import add_methods, hosting, stream_stream, stream_unary, unary_stream
+from tests.hosts import (
+    PATH,
+    add_methods,
+    hosting,
+    stream_stream,
+    stream_unary,
+    unary_stream,
+)
 from tests.waiting import eventually, let_pass
 from tests.wire.conftest import earn
+from tests.wire.refuser import refuser
 
 
 async def test_a_health_watch_that_breaks_is_begun_again(
@@ -392,3 +400,38 @@ async def test_a_server_that_cannot_be_made_is_one_error() -> None:
     with pytest.raises(ValueError, match="invalid"):
         lbclient.server(interceptors=["none"])
     gc.collect()
+
+
+@pytest.mark.parametrize("how", ["own", "all own"])
+async def test_a_status_that_is_none_of_grpcs_ends_calls_and_health_checks(
+    how: str,
+) -> None:
+    """Up to 1.80 grpcio hands on what newer ones make UNKNOWN, and raises KeyError. The
+    call kept its place on the backend, and no health check was ever over."""
+    ended: list[Any] = []
+
+    async def requests() -> AsyncIterator[bytes]:
+        yield b""
+
+    async def call(method: Any, request: Any) -> None:
+        made = method(request, timeout=20)
+        made.add_done_callback(ended.append)
+        answer = made.read() if hasattr(made, "read") else made
+        with suppress(grpc.aio.AioRpcError, KeyError):
+            await answer
+            pytest.fail("it was refused")
+        await eventually(lambda: ended == [made])
+        ended.clear()
+
+    async with (
+        refuser(how) as server,
+        lbclient.insecure_channel(server.address) as channel,
+    ):
+        await asyncio.wait_for(channel.channel_ready(), 20)
+        for kind in ("unary_unary", "unary_stream"):
+            await call(getattr(channel, kind)(PATH), b"")
+        for kind in ("stream_unary", "stream_stream"):
+            await call(getattr(channel, kind)(PATH), requests())
+        told = channel.statistics()
+    assert told.in_flight == 0
+    assert told.calls == {"UNKNOWN": 4}

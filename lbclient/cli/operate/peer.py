@@ -19,6 +19,7 @@ from lbclient.client.health.statuses import (
     unanswered,
 )
 from lbclient.core.errors import ConfigError
+from lbclient.grpc_seam import answer_of
 from lbclient.resolvers.target import dial_target
 
 CERTIFICATE, KEY = "CERTIFICATE", "PRIVATE KEY"
@@ -102,7 +103,8 @@ class AskedServer:
         send: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
         send = self.channel.unary_unary(method)
         try:
-            return await send(request, timeout=self._left(), metadata=self.headers)
+            call = send(request, timeout=self._left(), metadata=self.headers)
+            return await answer_of(call, call)
         except grpc.aio.AioRpcError as error:
             return error
 
@@ -112,7 +114,7 @@ class AskedServer:
         watch = self.channel.unary_stream(method)
         call = watch(b"", timeout=self._left(), metadata=self.headers)
         try:
-            message = await call.read()
+            message = await answer_of(call, call.read())
             return message if isinstance(message, bytes) else None
         except grpc.aio.AioRpcError as error:
             return None if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED else error

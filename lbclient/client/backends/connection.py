@@ -16,7 +16,7 @@ from lbclient.client.health.paced_watch import PacedWatch
 from lbclient.client.health.statuses import reason_of
 from lbclient.client.health.streams import STREAM_END_GRACE, Streams
 from lbclient.core.model import State
-from lbclient.grpc_seam import without_interceptors
+from lbclient.grpc_seam import answer_of, without_interceptors
 
 READY = grpc.ChannelConnectivity.READY
 OVER = grpc.ChannelConnectivity.SHUTDOWN
@@ -114,7 +114,8 @@ class Connection:
         ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
         ask = without_interceptors(self._channel.unary_unary(wire.CHECK_METHOD))
         try:
-            await ask(b"", timeout=1.0)
+            call = ask(b"", timeout=1.0)
+            await answer_of(call, call)
         except grpc.aio.AioRpcError as error:
             return reason_of(error)
         return "cannot connect"

@@ -10,7 +10,7 @@ import grpc
 
 from lbclient import wire
 from lbclient.background.tasks import is_cancelled, leaving_no_trace
-from lbclient.grpc_seam import cause_of, without_interceptors
+from lbclient.grpc_seam import answer_of, cause_of, without_interceptors
 from lbclient.log import bare_context
 
 MOST = 64  # calls that are not answered yet; ours, what is beyond is not sent
@@ -61,7 +61,7 @@ async def _ask(
         ask = without_interceptors(channel.unary_unary(wire.CHECK_METHOD))
         call = ask(request, timeout=TIMEOUT)
         try:
-            health = wire.parse_health(await call)
+            health = wire.parse_health(await answer_of(call, call))
         except asyncio.CancelledError:
             if not cause_of(call):
                 raise

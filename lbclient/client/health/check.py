@@ -21,7 +21,7 @@ from lbclient.client.health.statuses import (
 )
 from lbclient.core.model import LoadReport, TaskState
 from lbclient.core.text import printable
-from lbclient.grpc_seam import without_interceptors
+from lbclient.grpc_seam import answer_of, without_interceptors
 from lbclient.log import Log
 from lbclient.v1 import compat_pb2
 
@@ -145,7 +145,7 @@ async def _ask(
     unary = without_interceptors(channel.unary_unary(method))
     try:
         call = unary(b"", timeout=timeout)
-        message = await call
+        message = await answer_of(call, call)
         report = wire.find_report(await call.trailing_metadata() or ())
         backoff.answered()
         return Reply(message, report)

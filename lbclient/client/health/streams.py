@@ -29,7 +29,7 @@ from lbclient.client.health.statuses import (
 from lbclient.core.backoff import Backoff
 from lbclient.core.counting.allowance import Allowance
 from lbclient.core.text import printable
-from lbclient.grpc_seam import without_interceptors
+from lbclient.grpc_seam import answer_of, without_interceptors
 from lbclient.log import Log
 
 logger = Log(__name__)
@@ -155,7 +155,7 @@ class Streams:
     ) -> object:
         if not self._reads[method].take(asyncio.get_running_loop().time()):
             raise FloodError
-        return await call.read()
+        return await answer_of(call, call.read())
 
     def _note(self, method: str, error: grpc.aio.AioRpcError) -> None:
         """A stream ended before its first message. One of ours that has no room for it
