@@ -182,6 +182,35 @@ async def test_an_empty_answer_said_again_and_again_is_believed(
         await eventually(lambda: not channel.statistics().backends)
 
 
+async def test_calls_are_told_that_the_subset_algorithm_raised(
+    start: Any, search: Any, eventually: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Those that waited hung, and others were told that there are no endpoints."""
+    task = await start()
+    is_bad = True
+
+    def subset(endpoints: Endpoints) -> Endpoints:
+        if is_bad:
+            raise LookupError("no zone")
+        return endpoints
+
+    resolver = Told(*[(task.address,), (task.address, "127.0.0.1:1")] * 2000)
+    config = ChannelConfig(subset=subset)
+    async with lbclient.insecure_channel(resolver, config=config) as channel:
+        stub = search.SearchStub(channel)
+        for _ in range(2):  # before and after its first answer
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await asyncio.wait_for(stub.Search(search.Query()), 20)
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+            assert "subset algorithm raised LookupError('no zone')" in str(caught.value)
+        said = channel.statistics().resolver
+        assert said.error == "the subset algorithm raised LookupError('no zone')"
+        is_bad = False
+        await eventually(lambda: not channel.statistics().resolver.error)
+        await stub.Search(search.Query(), timeout=20)
+    assert "subset algorithm raised; keeping the previous subset" in caplog.text
+
+
 async def test_an_endpoint_that_comes_back_finds_its_old_connection(
     start: Any, search: Any, eventually: Any
 ) -> None:

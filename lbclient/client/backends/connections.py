@@ -23,6 +23,7 @@ from lbclient.core.backends.pool import PRESENT, Change, Limits, Pool
 from lbclient.core.model import Endpoint, Endpoints, State, Verdict
 from lbclient.core.protocols import Subset
 from lbclient.core.statistics.counters import Counters
+from lbclient.core.text import brief
 from lbclient.core.utilization import utilization_by
 from lbclient.log import Log
 
@@ -109,8 +110,9 @@ class Connections:
 
     # --- who is wanted --------------------------------------------------------
 
-    def reconcile(self, endpoints: Endpoints) -> Change[Backend] | None:
-        """What a new list of endpoints makes due; None: the subset failed."""
+    def reconcile(self, endpoints: Endpoints) -> Change[Backend] | str:
+        """What a new list of endpoints makes due; or, in words, why the subset failed,
+        which stays as it was."""
         nodes = self.pool.nodes
         self.workers.keep(endpoints)
         for endpoint in endpoints:
@@ -124,12 +126,12 @@ class Connections:
                 raise
             words = "%s: subset algorithm raised; keeping the previous subset"
             logger.exception(words, self._label, channel=self._label, reason=error)
-            return None
+            return f"the subset algorithm raised {brief(error)}"
 
     def _reconcile_workers(self) -> None:
         """The workers of tasks are others than before."""
         change = self.reconcile(self.pool.endpoints)
-        if change is not None:
+        if not isinstance(change, str):
             self.carry_out(change)
 
     def _backend_at(self, address: str) -> Backend | None:

@@ -77,9 +77,12 @@ class Discovery:
     def _unresolved(self, error: str) -> None:
         error = printable(error)
         logger.about(logging.WARNING, channel=self._label, reason=error)
-        if error != self.error:  # once, however often it is tried again
-            self._events.add(self._clock(), "resolver", "failed", error)
         self._believe_empty.clear()  # to fail is not to insist
+        self._failed("resolver", error)
+
+    def _failed(self, part: str, error: str) -> None:
+        if error != self.error:  # once, however often it is tried again
+            self._events.add(self._clock(), part, "failed", error)
         self.error = self.trouble = error
         self._changed()
 
@@ -99,12 +102,13 @@ class Discovery:
         self._apply(())
 
     def _apply(self, endpoints: Endpoints) -> None:
+        change = self._connections.reconcile(endpoints)
+        if isinstance(change, str):
+            self._failed("subset", change)
+            return
         self.error = "" if endpoints else "no endpoints"
         self.resolved_at = self._clock()
         self.trouble = f"{self._label} has no endpoints"
-        change = self._connections.reconcile(endpoints)
-        if change is None:
-            return
         count, label = len(endpoints), self._label
         logger.about(logging.INFO, "%d endpoints", count, channel=label)
         now, many = self.resolved_at, f"{count} endpoints"
