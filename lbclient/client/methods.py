@@ -70,6 +70,11 @@ def _with_context(metadata: Any, balancer: Balancer) -> tuple[Any, Criticality]:
     return grpc.aio.Metadata(*pairs, (CRITICALITY_KEY, level.name)), level
 
 
+def _kept(metadata: Any) -> Any:
+    """Metadata for attempts to come: their caller may change its own meanwhile."""
+    return None if metadata is None else tuple(metadata)
+
+
 class StubMethod:
     """One method of one stub, on whichever backend.
 
@@ -176,7 +181,7 @@ class StubMethod:
             hints = hints or CallHints(self.path, criticality=level)
             hints = hints._replace(is_resumable=True)
         options = {
-            "metadata": metadata,
+            "metadata": _kept(metadata),
             "credentials": credentials,
             "compression": compression,
         }
@@ -396,7 +401,7 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
                 timeout,
                 hints,
                 {
-                    "metadata": metadata,
+                    "metadata": _kept(metadata),
                     "credentials": credentials,
                     "compression": compression,
                 },

@@ -155,6 +155,23 @@ async def _sent(side: Side, kind: str, form: str) -> Any:
     return await answered(call, kind), await end_of(call)
 
 
+@on_both
+@each_kind
+async def test_metadata_is_sent_as_it_was_when_the_call_was_made(
+    side: Side, kind: str
+) -> Any:
+    channel = await side.channel()
+    metadata = grpc.aio.Metadata(("do", "seen"), ("seen", "0"))
+    calls = []
+    for number in "123":
+        metadata["seen"] = number
+        method: Any = getattr(channel, kind)(f"/conformance.Script/{kind}")
+        request: Any = b"a" if kind.startswith("unary") else iter([b"a"])
+        calls.append(method(request, metadata=metadata))
+    metadata["seen"] = "4"
+    return [(await answered(call, kind), await end_of(call)) for call in calls]
+
+
 BAD_METADATA: dict[str, Any] = {
     "a dict": {"a": "b"},
     "upper case": (("Seen", "1"),),
