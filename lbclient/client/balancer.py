@@ -71,7 +71,7 @@ class Balancer:
         self.observers = Observers() if observers is None else observers
         self.call_keys = call_keys(self.label, config, picker)
         self.counters = Counters(STATUS_OF_NUMBER, REASONS)
-        self.failed_picks = FailedPicks(self.label, self.counters)
+        self.failed_picks = FailedPicks(self.label)
         self.backends = backends = Backends(
             context,
             resolver,

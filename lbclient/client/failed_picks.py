@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from lbclient.core.counting.line_limit import LineLimit
 from lbclient.core.protocols import N
-from lbclient.core.statistics.counters import Counters
 from lbclient.core.text import brief
 from lbclient.log import Log
 
@@ -19,14 +18,15 @@ class FailedPicks:
     """Picks in turn where the channel's picker failed, and logs that it did. Owned by
     a balancer."""
 
-    def __init__(self, label: str, counters: Counters) -> None:
+    def __init__(self, label: str) -> None:
         self._label = label
-        self._counters = counters
+        self._turn = 0
         self._limit = LineLimit()
 
     def pick(self, ready: Sequence[N], now: float) -> N:
         """As a picker."""
-        return ready[self._counters.total() % len(ready)]
+        self._turn += 1
+        return ready[self._turn % len(ready)]
 
     def weights(self, ready: Sequence[N], now: float) -> Sequence[float]:
         return ()

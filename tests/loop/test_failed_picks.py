@@ -109,3 +109,13 @@ async def test_no_picks_go_to_an_ejected_backend_where_the_picker_fails(
         assert fleet.balancer.outliers.count == 1
         counts = [len(one.calls) for one in fleet.servers]
         assert counts[0] < min(counts[1:]) / 2, counts
+
+
+async def test_calls_that_begin_together_are_spread_where_the_picker_fails() -> None:
+    """All went to one backend: it went by how many calls were over."""
+    async with Fleet(3, picker=making(raises)) as fleet:
+        await fleet.call()
+        before = [len(one.calls) for one in fleet.servers]
+        await asyncio.gather(*(fleet.call() for _ in range(30)))
+        pairs = zip(fleet.servers, before, strict=True)
+        assert [len(one.calls) - then for one, then in pairs] == [10] * 3
