@@ -19,6 +19,7 @@ from lbclient.core.retries.hedging import BURST
 from lbclient.grpc_seam import give_up
 from lbclient.metrics import opentelemetry
 from lbclient.metrics.spans import HEDGE
+from lbclient.pickers import RoundRobin
 from tests.hosts import PATH, Hosted, hosting, unary_stream, unary_unary
 from tests.waiting import eventually, let_pass
 
@@ -546,6 +547,49 @@ async def test_a_stream_is_hedged_before_its_first_message(how: str) -> None:
         said = it.channel.statistics()
     assert (it.arrived[PAGES], it.cancelled) == (2, 1)
     assert (said.calls, said.hedges_won) == ({"OK": 61}, 1)
+
+
+class Learning(RoundRobin):
+    """Keeps what it is told of each attempt on PAGES."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.told: list[tuple[str, bool]] = []
+
+    def pick_for(self, call: Any, ready: Any, now: float) -> Any:
+        return self.pick(ready, now)
+
+    def answered(self, call: Any, backend: Any, seconds: Any, now: float) -> None:
+        if call.method == PAGES:
+            self.told.append((backend.endpoint.address, seconds is not None))
+
+
+@pytest.mark.parametrize("wins", ["first", "hedge"])
+async def test_a_picker_is_told_once_of_each_attempt_of_a_stream(wins: str) -> None:
+    """Of a first attempt that won it was told twice, and the attempt was kept for the
+    channel's life."""
+    async with fleet(picker=Learning) as it:
+        await it.earn()
+        release = asyncio.Event()
+
+        async def behave(is_hedge: bool, context: Any) -> bytes:
+            is_winner = is_hedge == (wins == "hedge")
+            await (release.wait() if is_winner else asyncio.sleep(LONG))
+            return b""
+
+        it.behave = behave
+        call = it.channel.unary_stream(PAGES)(b"", timeout=LONG)
+        await eventually(lambda: it.in_flight == 2)
+        release.set()
+        assert len(await messages_of(call, "iterate")) == 3
+        assert lbclient.info(call).hedge == ("won" if wins == "hedge" else "lost")
+        await it.is_over()
+        [winner] = {lbclient.info(call).backend}
+        [loser] = {host.address for host in it.hosts} - {winner}
+        pickers = it.channel.balancer().pickers
+        assert isinstance(pickers.current, Learning)
+        assert sorted(pickers.current.told) == sorted([(winner, True), (loser, False)])
+        assert "<0 streams" in repr(pickers.answers)
 
 
 async def test_a_resumable_stream_whose_hedge_won_is_counted_and_asked() -> None:
