@@ -291,20 +291,27 @@ class Balancer:
 
     def abort(self) -> None:
         """Ends without waiting what nobody is left for; calls in flight go on."""
-        self.pending.cancel()
-        self.pickers.close()
-        self.loop_lag.stop()
+        self._stop()
         self.backends.abort()
 
-    async def close(self, grace: float | None) -> None:
-        """Cancels the waiting calls now and those in flight after `grace`."""
+    def _stop(self) -> None:
         self.pending.cancel()
-        if grace and self.decline_marks is not None:
-            grace = await self._all_answered(grace)
-            self.pending.cancel()
         self.pickers.close()
         self.loop_lag.stop()
-        await self.backends.close(grace)
+
+    async def close(self, grace: float | None) -> None:
+        """Cancels the waiting calls now and those in flight after `grace`; or at once,
+        if whoever closes the channel is cancelled, and so does not come back."""
+        try:
+            if grace and self.decline_marks is not None:
+                self.pending.cancel()
+                grace = await self._all_answered(grace)
+            self._stop()
+            await self.backends.close(grace)
+        except BaseException:
+            self._stop()
+            self.backends.close_at_once()
+            raise
 
     async def _all_answered(self, grace: float) -> float:
         """Waits until no call is in flight; returns what is left of `grace`.

@@ -229,8 +229,9 @@ class Channel(Uncopied, grpc.aio.Channel):
         try:
             if self._balancer is not None:
                 await self._balancer.close(grace)
-                has_ended(self._balancer)
         finally:
+            if self._balancer is not None:
+                has_ended(self._balancer)
             CHANNELS.leave(self._number)
 
     def __del__(self) -> None:

@@ -6,6 +6,7 @@ from weakref import WeakSet
 
 import grpc
 
+from lbclient.core.coroutines import step
 from lbclient.core.errors import ConfigError
 from lbclient.grpc_seam.options import Options
 from lbclient.grpc_seam.private import is_news
@@ -63,11 +64,10 @@ def active_calls(channel: Any) -> Any:
 async def close(channel: Any, grace: float | None) -> None:
     """Closes an inner channel; calls that are not over when the grace is are cancelled.
 
-    Up to 1.82 grpc.aio's own finds only calls that a task of grpc.aio's works for.
+    Not by a grace of grpc.aio's: cut short, it leaves a channel that cannot be closed
+    any more, and up to 1.82 it finds only calls that a task of grpc.aio's works for.
     """
-    calls = [
-        call for call in getattr(channel, "_lbclient_calls", ()) if not call.done()
-    ]
+    calls = [call for call in active_calls(channel) if not call.done()]
     if calls and grace:
         over = asyncio.get_running_loop().create_future()
         left = set(calls)
@@ -80,9 +80,14 @@ async def close(channel: Any, grace: float | None) -> None:
         for call in calls:
             call.add_done_callback(ended)
         await asyncio.wait((over,), timeout=grace)
-    for call in calls:
+    close_at_once(channel)
+
+
+def close_at_once(channel: Any) -> None:
+    """Closes an inner channel, and cancels its calls."""
+    for call in list(active_calls(channel)):
         call.cancel()
-    await channel.close(grace)
+    step(channel.close())  # without grace it does not wait
 
 
 def has_calls(channel: Any, default: bool) -> bool:

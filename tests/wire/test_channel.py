@@ -302,6 +302,36 @@ async def test_close_with_grace_lets_calls_finish(
     assert (await call).text
 
 
+@pytest.mark.parametrize("late_binding", [False, True])
+@pytest.mark.parametrize("grace", [None, 30.0])
+async def test_a_close_that_is_cut_short_closes(
+    task: Any, search: Any, grace: float | None, late_binding: bool
+) -> None:
+    """As by a timeout. Calls went on, and a second close had nothing to do."""
+    config = ChannelConfig(late_binding=late_binding)
+    for turns in range(1, 10):
+        channel = lbclient.insecure_channel(target(task), config=config)
+        await channel.channel_ready()
+        waiting = asyncio.ensure_future(
+            channel.wait_for_state_change(grpc.ChannelConnectivity.READY)
+        )
+        stub, query = search.SearchStub(channel), search.Query(text="sleep 25")
+        task.servicer.served = 0
+        calls = [stub.Search(query), stub.Pages(query)]
+        await eventually(lambda: task.servicer.served == 2)
+        closing = asyncio.ensure_future(channel.close(grace))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        closing.cancel()
+        await asyncio.wait([closing])
+        await asyncio.wait_for(waiting, 20)
+        for ended in (calls[0], calls[1].read()):
+            with pytest.raises(asyncio.CancelledError):
+                await asyncio.wait_for(ended, 20)
+        assert channel.statistics().in_flight == 0
+        await channel.close()
+
+
 async def test_a_call_that_waits_is_cancelled_by_close(search: Any) -> None:
     channel = lbclient.insecure_channel("ipv4:127.0.0.1:1")
     call = search.SearchStub(channel).Search(search.Query(), wait_for_ready=True)

@@ -126,8 +126,8 @@ MUTANTS = [
     Mutant(
         "waiting calls outlive their channel",
         "client/balancer.py",
-        'in flight after `grace`."""\n        self.pending.cancel()',
-        'in flight after `grace`."""',
+        "def _stop(self) -> None:\n        self.pending.cancel()",
+        "def _stop(self) -> None:",
     ),
     Mutant(
         "the queue serves one call at a time",

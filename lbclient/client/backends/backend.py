@@ -35,7 +35,7 @@ from lbclient.core.backends.lifecycle import Lifecycle
 from lbclient.core.backends.stream_permit import StreamPermit
 from lbclient.core.load import Load
 from lbclient.core.model import Endpoint, State, Verdict
-from lbclient.grpc_seam import PINGED, close, give_up, lighten
+from lbclient.grpc_seam import PINGED, close, close_at_once, give_up, lighten
 from lbclient.grpc_seam.wakeups import read_together
 from lbclient.log import Log, set_subject
 
@@ -333,11 +333,25 @@ class Backend:
         if hasattr(self, "channel"):
             give_up(self.channel, f"{self.endpoint.address}: it was drained")
 
-    async def close(self, grace: float | None) -> None:
+    def _channels(self) -> list[grpc.aio.Channel]:
+        """All of them, former ones too, which the caller closes."""
         channels = self._former.release()
         if hasattr(self, "channel"):
             channels.append(self.channel)
-        await asyncio.gather(*(close(channel, grace) for channel in channels))
+        return channels
+
+    async def close(self, grace: float | None) -> None:
+        channels = self._channels()
+        try:
+            await asyncio.gather(*(close(channel, grace) for channel in channels))
+        except BaseException:
+            for channel in channels:
+                close_at_once(channel)
+            raise
+
+    def close_at_once(self) -> None:
+        for channel in self._channels():
+            close_at_once(channel)
 
     def __repr__(self) -> str:
         return (

@@ -161,6 +161,13 @@ class Backends:
         self.tasks.cancel()
         self.connections.drain_all()
 
+    def close_at_once(self) -> None:
+        """Cancels the calls in flight, also where `close` was cut short."""
+        self._stop()
+        self.tasks.cancel()
+        self.connections.close_at_once()
+        self.connectivity.close()
+
     async def close(self, grace: float | None) -> None:
         """Cancels the calls in flight after `grace`."""
         self._stop()

@@ -312,15 +312,24 @@ class Connections:
 
     async def close(self, grace: float | None) -> None:
         """Ends calls in flight after `grace`. Their tasks are over by now."""
-        backends = (*self.pool.nodes.values(), *self.draining.values())
         closing = []
-        for number, backend in enumerate(backends, start=1):
+        for number, backend in enumerate(self._all(), start=1):
             closing.append(self._loop.create_task(backend.close(grace)))
             if number % AT_ONCE == 0:
                 await asyncio.sleep(0)
         await asyncio.gather(*closing)
         for backend in list(self.draining.values()):
             self._retire(backend)
+
+    def close_at_once(self) -> None:
+        """Ends calls in flight without waiting, also where `close` was cut short."""
+        for backend in self._all():
+            backend.close_at_once()
+        for backend in list(self.draining.values()):
+            self._retire(backend)
+
+    def _all(self) -> tuple[Backend, ...]:
+        return (*self.pool.nodes.values(), *self.draining.values())
 
     def __repr__(self) -> str:
         return f"<{self.pool!r}, {len(self.draining)} draining>"
