@@ -101,6 +101,19 @@ def test_what_blocks_is_told_once_it_is_over(
     assert "asyncio.to_thread" in line
 
 
+@pytest.mark.parametrize("after", [None, "another task"])
+def test_what_is_just_over_is_told_before_the_next_beat(
+    world: World, caplog: pytest.LogCaptureFixture, after: Any
+) -> None:
+    """A look between the two forgot it."""
+    world.go_on()
+    world.hold(2.0)
+    world.hold(PERIOD, task=after)
+    world.go_on()
+    (line,) = caplog.messages
+    assert line.startswith("/search.Search/Search blocked the event loop for 2.")
+
+
 def test_what_does_not_end_is_told_once(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:

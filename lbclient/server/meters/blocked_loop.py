@@ -141,9 +141,7 @@ class LoopWatch:
         before, self._looked_at = self._looked_at, now
         beat_at, suspicion = self._beat_at, self._suspicion
         if suspicion is not None and suspicion.beat_at != beat_at:
-            if suspicion.is_blocked and beat_at - suspicion.began_at >= LONG:
-                self._tell(suspicion, beat_at, now)
-            self._suspicion = None
+            self._end(suspicion, beat_at, now)
         due_at = beat_at + TICK
         was_kept = now - before > 2 * PERIOD  # from looking, as the loop may have been
         if was_kept or now < due_at + LATE or not loop.is_running():
@@ -157,6 +155,8 @@ class LoopWatch:
     ) -> None:
         task, reading = asyncio.current_task(loop), self._read(self._native)
         before = self._suspicion
+        if before is not None and (task is None or before.task != id(task)):
+            self._end(before, now, now)  # its next beat is still to come
         if task is None or reading is None:
             self._suspicion = None
         elif before is None or before.task != id(task):
@@ -168,15 +168,21 @@ class LoopWatch:
                 before.method = self._find_method(frame)
                 before.place = place_of(frame)
             if before.is_blocked and now - before.began_at >= MOST:
-                self._tell(before, now, now)
+                self._tell(before, now, now, is_over=False)
 
-    def _tell(self, found: Suspicion, until: float, now: float) -> None:
+    def _end(self, found: Suspicion, until: float, now: float) -> None:
+        if found.is_blocked and until - found.began_at >= LONG:
+            self._tell(found, until, now, is_over=True)
+        self._suspicion = None
+
+    def _tell(
+        self, found: Suspicion, until: float, now: float, *, is_over: bool
+    ) -> None:
         if found.is_told:
             return
         found.is_told = True
         if (left_out := self._limit.take(now)) is None:
             return
-        is_over = until == self._beat_at
         logger.warning(
             "%s %s the event loop for %s s%s, in %s: %s%s",
             found.method or "a task",
