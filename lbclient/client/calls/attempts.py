@@ -274,10 +274,11 @@ class Attempts:
         call: Any,
         code: int,
         trailers: Trailers,
-        left: float | None,
+        deadline: float | None,
         is_repeatable: bool = True,
     ) -> Next | None:
-        """Settles an attempt that failed, with so many seconds left.
+        """Settles an attempt that failed. The call's deadline is by the channel's
+        clock: grpc.aio tells what is left by the time of day, which may be set.
 
         Returns when and where the next one goes; None: the call is over. Not
         `is_repeatable` is a call whose caller has seen, or given, what cannot be
@@ -291,6 +292,7 @@ class Attempts:
         if self._retry is not None and not self._is_first_left:
             number = self._retry.attempt
         self._is_first_left = False
+        left = None if deadline is None else max(0.0, deadline - now)
         outcome, then = self._decide(
             attempt, call, code, trailers, left, may_go_on, now
         )

@@ -72,6 +72,7 @@ class DirectCall(UnaryUnaryCall):  # type: ignore[type-arg]  # generic since 1.8
         deadline = deadline_after(timeout)
         # This backend fails fast: to wait for it is no use while there are others.
         super().__init__(message, deadline, metadata, credentials, None, *arguments)
+        self._timeout = timeout
         self.credentials = credentials
         self.wait_for_ready = wait_for_ready
         self.attempt = self._lbclient = attempt
@@ -95,7 +96,7 @@ class DirectCall(UnaryUnaryCall):  # type: ignore[type-arg]  # generic since 1.8
         del self._method  # it keeps the channel
 
     def _failed(self, code: int, trailers: Trailers) -> None:
-        balancer, attempt, left = self.balancer, self.attempt, super().time_remaining()
+        balancer, attempt, timeout = self.balancer, self.attempt, self._timeout
         if cause := self._lbclient_cause:
             code, trailers = UNAVAILABLE, ()
         elif code == CANCELLED and was_not_begun(self):
@@ -125,12 +126,14 @@ class DirectCall(UnaryUnaryCall):  # type: ignore[type-arg]  # generic since 1.8
             observed,
             attempt.hints,
         )
-        then = attempts.failed(attempt, self, code, trailers, left)
+        deadline = None if timeout is None else attempt.sent_at + timeout
+        then = attempts.failed(attempt, self, code, trailers, deadline)
         if then is None:
             if not cause:
                 return
             error = attempts.give_up(attempt, self)
-        left = super().time_remaining()
+        now = balancer.clock() if then is None else then.at
+        left = None if deadline is None else deadline - now
         later = method.wrapper(attempts, left, self.wait_for_ready, error, then)
         self.later = later
         later.add_done_callback(self._tell)

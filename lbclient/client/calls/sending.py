@@ -143,9 +143,11 @@ class SendingCall(WaitingCall):
     def failed(self, code: int, trailers: Trailers) -> Next | None:
         """Handles the failure of the last attempt. Returns when and where the next
         attempt goes, or None if the call has failed."""
-        left, is_repeatable = self.time_remaining(), not self._is_committed()
-        attempt, inner = self._lbclient, self._inner
-        then = self.attempts.failed(attempt, inner, code, trailers, left, is_repeatable)
+        attempt, inner, deadline = self._lbclient, self._inner, self._deadline
+        is_repeatable = not self._is_committed()
+        then = self.attempts.failed(
+            attempt, inner, code, trailers, deadline, is_repeatable
+        )
         if then is None and cause_of(inner):
             self._error, self._inner = self.attempts.give_up(attempt, inner), None
         return then
