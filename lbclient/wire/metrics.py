@@ -1,7 +1,6 @@
 """Reads the utilizations and named metrics of a load report, by gRFC A114's names."""
 
 from collections.abc import Iterator, Mapping
-from math import inf
 
 from lbclient.v1 import load_pb2
 
@@ -9,6 +8,11 @@ from lbclient.v1 import load_pb2
 # would be chance. lbclient's servers send 16.
 MOST = 100
 LONGEST = 100  # characters of a name with its field; lbclient's servers use 40
+
+# A larger number counts as missing, as an infinite one does: of some their sums or
+# products are infinite, and then no number. Doubles count one by one up to here, and
+# so bytes of memory up to 9 PB.
+LARGEST = 2.0**53
 
 
 class Metrics(Mapping[str, float]):
@@ -56,5 +60,5 @@ def read_metrics(message: load_pb2.LoadReport) -> dict[str, float]:
     return {
         name: value
         for name, value in pairs
-        if 0.0 < value < inf and len(name) <= LONGEST
+        if 0.0 < value <= LARGEST and len(name) <= LONGEST
     }

@@ -1,12 +1,11 @@
 """Parses load reports of responses and health checks, and encodes a request's cost.
 
 Reports come from the network: one that does not parse is None, and NaN, infinite or
-negative numbers count as missing (gRFC A58).
+negative numbers count as missing (gRFC A58), as do those above `LARGEST`.
 """
 
 from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
-from math import inf
 from struct import Struct
 from typing import Any
 
@@ -16,28 +15,28 @@ from lbclient.core.criticality import Criticality
 from lbclient.core.model import LoadReport, TaskState
 from lbclient.v1 import load_pb2
 from lbclient.wire.keys import LOAD_KEY
-from lbclient.wire.metrics import Metrics
+from lbclient.wire.metrics import LARGEST, Metrics
 
 TASK_STATES: dict[int, TaskState] = {state.value: state for state in TaskState}
 
 
 def sound(number: float) -> float:
-    """`number` if it is finite and not negative, else 0.0, which means unknown."""
-    return number if 0.0 <= number < inf else 0.0
+    """`number` from 0.0 to `LARGEST`, else 0.0, which means unknown."""
+    return number if 0.0 <= number <= LARGEST else 0.0
 
 
 def from_message(message: load_pb2.LoadReport) -> LoadReport:
     # Application utilization first, then the CPU's (gRFC A58).
     utilization = message.application_utilization
-    if not 0.0 < utilization < inf:
+    if not 0.0 < utilization <= LARGEST:
         utilization = sound(message.cpu_utilization)
     qps, eps = message.rps_fractional, message.eps
     told = message.HasField
     return _report(
         (
             utilization,
-            qps if 0.0 <= qps < inf else 0.0,
-            eps if 0.0 <= eps < inf else 0.0,
+            qps if 0.0 <= qps <= LARGEST else 0.0,
+            eps if 0.0 <= eps <= LARGEST else 0.0,
             message.active_requests if told("active_requests") else None,
             message.runnable_requests if told("runnable_requests") else None,
             TASK_STATES.get(message.state),

@@ -38,8 +38,8 @@ def test_metrics_are_read_by_the_names_of_the_grfc() -> None:
         cpu_utilization=0.5,
         mem_utilization=0.26,
         application_utilization=0.0,
-        utilization={"disk": 0.3, "idle": 0.0, "bad": nan},
-        named_metrics={"pool": 7.0, "a.b": 0.1, "worse": inf, "less": -1.0},
+        utilization={"disk": 0.3, "idle": 0.0, "bad": nan, "huge": 1e300},
+        named_metrics={"pool": 7.0, "a.b": 0.1, "worse": inf, "less": -1.0, "of": 9e15},
     )
     parsed = wire.parse_report(message.SerializeToString())
     assert parsed is not None
@@ -49,6 +49,7 @@ def test_metrics_are_read_by_the_names_of_the_grfc() -> None:
         "utilization.disk": 0.3,
         "named_metrics.pool": 7.0,
         "named_metrics.a.b": 0.1,
+        "named_metrics.of": 9e15,
     }
 
 
@@ -82,7 +83,7 @@ def test_what_is_not_said_is_unknown() -> None:
     assert wire.parse_report(b"") == LoadReport()
 
 
-@pytest.mark.parametrize("bad", [nan, inf, -inf, -1.0])
+@pytest.mark.parametrize("bad", [nan, inf, -inf, -1.0, 1.7e308, 1e16])
 def test_an_impossible_number_counts_as_missing(bad: float) -> None:
     data = report(
         cpu_utilization=0.5, application_utilization=bad, rps_fractional=bad, eps=bad

@@ -575,6 +575,11 @@ def rates(utilization: float, qps: float, eps: float) -> bytes:
     return doubles(9, utilization) + doubles(6, qps) + doubles(7, eps)
 
 
+def with_queue(value: float) -> bytes:
+    queue = load_pb2.LoadReport(named_metrics={"queue_length": value})
+    return report(value) + queue.SerializeToString()
+
+
 STRANGE_REPORTS = {
     "empty": b"",
     "garbage": b"\xff\xff\xff\xff",
@@ -585,6 +590,8 @@ STRANGE_REPORTS = {
     "infinite": report(math.inf),
     "minus infinite": report(-math.inf),
     "enormous": report(1e308),
+    "enormous, and so is its queue": with_queue(1.7e308),
+    "nearly as enormous": with_queue(1.6e308),  # no float can hold their sum
     "tiny": report(5e-324),
     "no rate that a float can hold": rates(5e-324, 1e308, 0.0),
     "nothing but errors": rates(0.5, 5e-324, 1e308),
@@ -622,8 +629,9 @@ def health(load: bytes) -> bytes:
 
 
 async def ask_around(channel: lbclient.Channel, calls: int) -> None:
-    for _ in range(calls):
-        await channel.unary_unary("/strange.Strange/Ask")(b"", timeout=5)
+    for number in range(calls):
+        with lbclient.key(str(number)):
+            await channel.unary_unary("/strange.Strange/Ask")(b"", timeout=5)
 
 
 def weights(channel: lbclient.Channel) -> list[float]:
