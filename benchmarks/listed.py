@@ -99,7 +99,7 @@ BENCHMARKS = (
         shows="gRPC's interoperability cases, with lbclient on either side.",
     ),
     Listed(
-        section=OTHERS, name="prequal", module="prequal", short=QUICK,
+        section=OTHERS, name="prequal", module="prequal", short=QUICK, full_most=3600.0,
         shows="Prequal's experiment (NSDI 2024) in the simulator. The paper does not "
         "tell how many of its ten processors a contended replica keeps. Weighted round "
         "robin depends on it at a load of 0.9: nine are just enough, as in the paper's "
@@ -164,32 +164,32 @@ BENCHMARKS = (
         short=("--handler", "10", "--times", "10", "--surroundings", "quiet",
                "--seconds", "5"),
         full=("--handler", "10", "--times", "1", "2", "5", "10", "20", "30",
-              "--surroundings", "quiet", "neighbour"),
+              "--surroundings", "quiet", "neighbour", "--seconds", "15"),
         shows="A server in more demand than it can meet, beside a bare one.",
     ),
     Listed(
         section=OVERLOAD, name="overload_waiting", module="overload", short=None,
-        full=("--handler", "waiting", "--times", "1", "2", "5", "10",
-              "--surroundings", "quiet", "neighbour"), full_most=3600.0,
+        full=("--handler", "waiting", "--times", "1", "2", "5", "10", "--surroundings",
+              "quiet", "neighbour", "--seconds", "15"), full_most=3600.0,
         shows="The same, of handlers that only wait.",
     ),
     Listed(
         section=OVERLOAD, name="overload_handlers", module="overload", short=None,
         full=("--handler", "1", "100", "mixed", "threads", "--times", "2", "10", "20",
-              "--surroundings", "quiet", "--seconds", "20"), full_most=3600.0,
+              "--surroundings", "quiet", "--seconds", "8"), full_most=3600.0,
         shows="The same, of cheaper and of dearer handlers, and of those in threads.",
     ),
     Listed(
         section=OVERLOAD, name="overload_clients", module="overload", short=None,
         full=("--handler", "10", "waiting", "--times", "1", "10", "--surroundings",
-              "quiet", "neighbour", "--clients", "stock", "node", "ours", "--seconds",
-              "20"), full_most=3600.0,
-        shows="The same load, by stubs: grpc.aio's, grpc-js's, and channels of ours.",
+              "quiet", "neighbour", "--clients", "stock", "ours", "--seconds", "8"),
+        full_most=3600.0,
+        shows="The same load, by stubs of grpc.aio and by channels of lbclient.",
     ),
     Listed(
         section=OVERLOAD, name="overload_cgroup", module="overload", short=None,
         full=("--handler", "10", "--times", "2", "10", "20", "--surroundings",
-              "cgroup"), full_most=3600.0,
+              "cgroup", "--seconds", "15"), full_most=3600.0,
         shows="The same, of a server that has half a core, in a control group.",
     ),
     Listed(

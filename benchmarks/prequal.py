@@ -1,6 +1,6 @@
 """Prequal's experiment (NSDI 2024) in the simulator, and our policies beside it.
 
-    python -m benchmarks.prequal            about 4 minutes: three seeds, longer
+    python -m benchmarks.prequal            about 10 minutes: three seeds, longer
     python -m benchmarks.prequal --quick    about 30 s: one seed
 
 100 clients call 100 replicas, each of which has an allocation of ten processors. A
