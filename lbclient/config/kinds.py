@@ -95,7 +95,7 @@ def _check_secret(field: str, value: Any) -> Any:
     said = f"<{len(value)} characters>"
     try:
         size = len(value.encode())
-    except UnicodeEncodeError:  # as of a variable with bytes that are no UTF-8
+    except UnicodeEncodeError:  # an environment variable with bytes that are not UTF-8
         raise ConfigError(field, said, "text in UTF-8") from None
     if 0 < size < SECRET_SIZE:
         raise ConfigError(field, said, f"at least {SECRET_SIZE} bytes, or none")

@@ -131,6 +131,14 @@ def flaw_of(metadata: Any) -> Exception | None:
     """
     try:
         for key, value in metadata or ():
+            if (
+                type(key) is type(value) is str
+                and value.isascii()
+                and value.isprintable()
+                and _legal_key(key)
+                and not key.endswith("-bin")
+            ):
+                continue  # almost all of it
             check_pair(key, value)
     except IllegalMetadata as error:
         none = grpc.aio.Metadata()
@@ -147,14 +155,6 @@ def check_pair(key: Any, value: Any) -> None:
     Errors leave out the value, which may be a secret, such as a token with its line's
     end.
     """
-    if (
-        type(key) is type(value) is str
-        and value.isascii()
-        and value.isprintable()
-        and _legal_key(key)
-        and not key.endswith("-bin")
-    ):
-        return  # almost all of it
     if not isinstance(key, str):
         raise TypeError(f"a key of metadata is text, not {type(key).__name__}")
     key.encode()

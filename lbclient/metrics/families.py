@@ -130,7 +130,8 @@ OURS = _families(
     ("lbclient_resolver_endpoints", "gauge", "target",
      "Endpoints in the resolver's last answer."),
     ("lbclient_resolver_failing", "gauge", "target",
-     "Channels whose resolver failed or found no endpoints at its last attempt."),
+     "Channels whose resolver failed or found no endpoints at its last attempt, or "
+     "whose subset algorithm raised."),
     # Of a server
     ("lbclient_server_requests", "counter", "code",
      "Requests that have ended, by status code."),

@@ -18,7 +18,6 @@ from lbclient.core.counting.call_counts import Method
 from lbclient.core.counting.line_limit import LineLimit
 from lbclient.core.model import Verdict
 from lbclient.core.retries.retry import Decision
-from lbclient.grpc_seam import flaw_of
 from lbclient.log import Log
 from lbclient.wire.codes import STATUS_OF_NUMBER
 
@@ -89,7 +88,7 @@ class TracedCall:
             return metadata
         # gRPC's keys are in lower case, those of HTTP propagators need not be.
         told = {key.lower(): value for key, value in carrier.items()}
-        if flaw_of(told.items()) is not None:
+        if _flaw_of(told.items()) is not None:
             told = self._legal(told, now)
         # In place of what the attempt before was sent with.
         kept = [pair for pair in metadata or () if pair[0] not in told]
@@ -97,7 +96,7 @@ class TracedCall:
 
     def _legal(self, told: dict[str, str], now: float) -> dict[str, str]:
         """What gRPC can send of a trace's context: a call would fail for the rest."""
-        flaws = {pair: flaw_of((pair,)) for pair in told.items()}
+        flaws = {pair: _flaw_of((pair,)) for pair in told.items()}
         if self._limit.take(now) is not None:
             first = next(flaw for flaw in flaws.values() if flaw is not None)
             reason = first.details() if isinstance(first, grpc.RpcError) else first
@@ -191,3 +190,10 @@ def _end(span: Span, code: int, reason: str) -> None:
         span.end()
     except Exception as error:
         logger.exception("a span processor failed", reason=error)
+
+
+def _flaw_of(metadata: Any) -> Exception | None:
+    # Imported late: under the kill switch nothing of it is loaded.
+    from lbclient.grpc_seam import flaw_of
+
+    return flaw_of(metadata)

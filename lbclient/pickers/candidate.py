@@ -47,10 +47,10 @@ class Candidate:
     def __init__(self, load: Load, turns: float, credit: float) -> None:
         self.load = load
         self.turns = turns  # what its picks have cost; see the picker
-        # As of when it was last looked at: what a turn costs, what a pick adds to
-        # `turns`, which is that by weight, and what it adds to the score.
-        self.turn_cost = self.turn = 1.0
-        self.more = 2.0
+        # All three as of when it was last looked at.
+        self.turn_cost = 1.0  # what one turn costs
+        self.turn = 1.0  # what a pick adds to `turns`: that, over its weight
+        self.more = 2.0  # what a pick adds to its score
         self.looked_at = -inf
         self.paid = 0.0  # for its errors, in turns that another one had
         self.made_up_at = -inf  # of all picks, its last one that made up for a turn

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from lbclient.client.backends.former_connections import (
-    REPLACED_LASTS,
+    REPLACED_PERIOD,
     UNUSED_AFTER,
     FormerConnections,
 )
@@ -53,9 +53,9 @@ async def test_one_without_calls_goes_at_once(
     await asyncio.sleep(2 * UNUSED_AFTER)
     assert (channel.closed_at is None) == is_used
     if is_used:
-        await asyncio.sleep(REPLACED_LASTS / 6)
+        await asyncio.sleep(REPLACED_PERIOD / 6)
         call.is_over = True
-        await asyncio.sleep(REPLACED_LASTS / 4)  # it is looked at less and less often
+        await asyncio.sleep(REPLACED_PERIOD / 4)  # it is looked at less and less often
     assert channel.closed_at is not None
     assert not len(former)
 
@@ -67,14 +67,14 @@ async def test_calls_stay_on_one_until_its_time_is_over(is_left_to_core: bool) -
     former = former_connections(load)
     began_at = asyncio.get_running_loop().time()
     former.add(channel, "a double", lambda: is_left_to_core)
-    await asyncio.sleep(0.99 * REPLACED_LASTS)
+    await asyncio.sleep(0.99 * REPLACED_PERIOD)
     assert channel.closed_at is None
-    await asyncio.sleep(REPLACED_LASTS / 2)
+    await asyncio.sleep(REPLACED_PERIOD / 2)
     if not is_left_to_core:
-        assert channel.closed_at == pytest.approx(began_at + REPLACED_LASTS)
+        assert channel.closed_at == pytest.approx(began_at + REPLACED_PERIOD)
         return
     assert channel.closed_at is None
     call.is_over = True
-    await asyncio.sleep(REPLACED_LASTS)
+    await asyncio.sleep(REPLACED_PERIOD)
     assert channel.closed_at is not None
     assert not len(former)

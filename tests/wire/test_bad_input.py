@@ -13,6 +13,7 @@ import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from typing import Any
 
 import grpc
@@ -628,9 +629,12 @@ def health(load: bytes) -> bytes:
     return state + bytes([2 << 3 | 2, len(load)]) + load
 
 
+KEYS = count()  # each call has another, so that all backends get some
+
+
 async def ask_around(channel: lbclient.Channel, calls: int) -> None:
-    for number in range(calls):
-        with lbclient.key(str(number)):
+    for _ in range(calls):
+        with lbclient.key(str(next(KEYS))):
             await channel.unary_unary("/strange.Strange/Ask")(b"", timeout=5)
 
 

@@ -321,7 +321,7 @@ async def test_calls_on_a_draining_backend_that_falls_silent_end(
     connections: Any,
 ) -> None:
     """They were pending for ever, as nobody watched it any more."""
-    monkeypatch.setattr(former_connections, "REPLACED_LASTS", 0.5)
+    monkeypatch.setattr(former_connections, "REPLACED_PERIOD", 0.5)
     gone, stays = await start(make), await start(make)
     options = [("grpc.keepalive_time_ms", 2000), ("grpc.http2.ping_timeout_ms", 1000)]
     if make is lbclient.server:

@@ -564,8 +564,11 @@ class Learning(RoundRobin):
             self.told.append((backend.endpoint.address, seconds is not None))
 
 
+@pytest.mark.parametrize("ends", ["ok", "cancelled"])
 @pytest.mark.parametrize("wins", ["first", "hedge"])
-async def test_a_picker_is_told_once_of_each_attempt_of_a_stream(wins: str) -> None:
+async def test_a_picker_is_told_once_of_each_attempt_of_a_stream(
+    wins: str, ends: str
+) -> None:
     """Of a first attempt that won it was told twice, and the attempt was kept for the
     channel's life."""
     async with fleet(picker=Learning) as it:
@@ -580,8 +583,15 @@ async def test_a_picker_is_told_once_of_each_attempt_of_a_stream(wins: str) -> N
         it.behave = behave
         call = it.channel.unary_stream(PAGES)(b"", timeout=LONG)
         await eventually(lambda: it.in_flight == 2)
+        if ends == "cancelled":
+            it.pause = LONG
         release.set()
-        assert len(await messages_of(call, "iterate")) == 3
+        if ends == "ok":
+            assert len(await messages_of(call, "iterate")) == 3
+        else:
+            assert await call.read()
+            call.cancel()
+            await call.code()
         assert lbclient.info(call).hedge == ("won" if wins == "hedge" else "lost")
         await it.is_over()
         [winner] = {lbclient.info(call).backend}

@@ -18,8 +18,8 @@ from lbclient.grpc_seam import give_up, has_calls
 # 60 s. A server that is not ours owes us no word, and a connection that was replaced as
 # a second one is answered may just be full of long calls. Such calls are left until
 # the core finds that nothing acknowledges them (`grpc_seam.inner_options`).
-REPLACED_LASTS_INTERVALS = 30
-REPLACED_LASTS = 60.0
+REPLACED_INTERVALS = 30
+REPLACED_PERIOD = 60.0
 
 # Seconds until a connection is looked at that may have no calls: by then the streams
 # that watched its health have ended. If it has some, it is looked at again when it has
@@ -51,7 +51,7 @@ class FormerConnections:
         clock: Clock,
     ) -> None:
         self._address = address
-        self._lasts = min(REPLACED_LASTS, REPLACED_LASTS_INTERVALS * health_interval)
+        self._period = min(REPLACED_PERIOD, REPLACED_INTERVALS * health_interval)
         self._load = load
         self._clock = clock
         self._former: dict[grpc.aio.Channel, FormerConnection] = {}
@@ -81,12 +81,12 @@ class FormerConnections:
     def _look(self, channel: grpc.aio.Channel) -> None:
         former = self._former[channel]
         age = self._clock() - former.given_up_at
-        left = self._lasts - age
+        left = self._period - age
         is_used = has_calls(channel, default=self._load.in_flight > 0)
         if is_used and left > ROUNDING:
             seconds = min(max(age, UNUSED_AFTER), left)
         elif is_used and former.is_left_to_core():
-            seconds = self._lasts
+            seconds = self._period
         else:
             self.end(channel)
             return

@@ -13,7 +13,7 @@ from lbclient.background.tasks import is_cancelled, leaving_no_trace
 from lbclient.grpc_seam import answer_of, cause_of, without_interceptors
 from lbclient.log import bare_context
 
-MOST = 64  # calls that are not answered yet; ours, what is beyond is not sent
+MOST = 64  # calls in flight at most, ours; further ones are not sent
 TIMEOUT = 1.0  # seconds; as long as Prequal believes an answer
 
 

@@ -23,7 +23,7 @@ class Answers:
 
     def __init__(self, label: str, picker: object) -> None:
         self._label = label
-        self._told: dict[int, Attempt] = {}  # streams that are not over, by identity
+        self._told: dict[tuple[int, int], Attempt] = {}  # streams that are not over
         self._has_failed = False
         self.serve(picker)
 
@@ -35,13 +35,13 @@ class Answers:
     def first_message(self, attempt: "Attempt", seconds: float, now: float) -> None:
         """The first message of a stream was read."""
         if attempt.hints is not None:
-            self._told[id(attempt)] = attempt
+            self._told[_key_of(attempt)] = attempt
             self._tell(attempt, seconds, now)
 
     def over(self, attempt: "Attempt", seconds: float | None, now: float) -> None:
         """An attempt has ended, after so many seconds; None: it failed, or was not
         sent."""
-        if self._told.pop(id(attempt), None) is None:
+        if self._told.pop(_key_of(attempt), None) is None:
             self._tell(attempt, seconds, now)
 
     def _tell(self, attempt: "Attempt", seconds: float | None, now: float) -> None:
@@ -60,3 +60,11 @@ class Answers:
 
     def __repr__(self) -> str:
         return f"<{len(self._told)} streams that have begun to answer>"
+
+
+def _key_of(attempt: "Attempt") -> tuple[int, int]:
+    """The identity of an attempt, which may be replaced by a copy with another number.
+
+    Two attempts of a call are on different backends.
+    """
+    return id(attempt.hints), id(attempt.backend)

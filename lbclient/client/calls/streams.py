@@ -63,8 +63,7 @@ class _StreamResponse(Call):
         """The first message is there, or the end of a stream without any."""
         self._has_read = True
         if message is not grpc.aio.EOF:
-            # Not `_lbclient`: the first of two attempts is settled as it was begun.
-            self._balancer.first_message(self._attempt_end.attempt)
+            self._balancer.first_message(self._lbclient)
 
     def _is_committed(self) -> bool:
         return self._has_read

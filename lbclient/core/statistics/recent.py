@@ -19,8 +19,8 @@ PICKS = 32  # the last ones are kept
 PICKS_A_SECOND = 100.0  # that are recorded, on average: a reason takes some time
 CALLS = 200  # latencies kept for each backend; so its p99 is the second slowest
 BACKENDS = 2000  # in one minute; those that come later are left out
-# Seconds: a backend that became ready since then, and so much later than another, is in
-# slow start, unless the picker has none or another window.
+# Seconds. A newcomer has been ready for less than `NEW`, slow start's usual window, and
+# became ready at least `LATER` after another backend.
 NEW, LATER = 10.0, 1.0
 
 
@@ -165,7 +165,7 @@ def _newest(node: Node, ready: Sequence[Node], now: float) -> str:
     since = {
         at: each.endpoint.address
         for each in ready
-        if (at := each.load.ready_at) is not None  # which it is of a lame duck
+        if (at := each.load.ready_at) is not None  # else it is a lame duck
     }
     last = max(since, default=now)
     if last - min(since, default=now) < LATER or now - last >= NEW:

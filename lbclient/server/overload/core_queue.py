@@ -45,7 +45,7 @@ class CoreQueue:
         self.deadlines = Deadlines()  # of requests as they came to this task
         # As of the last sample. Those left the intake, to grpcio or for good.
         self._taken = self._left = self._dropped = self._refused = self._ended = 0
-        self._let_by = 0
+        self._never_refused = 0
         self._sampled_at = self._ran = 0.0
         self.core_ended_some = False  # since the sample before
         # Requests are dropped here by criticality, so that the core need not end any.
@@ -91,13 +91,14 @@ class CoreQueue:
         now: float,
         refused: int,
         is_prompt: bool = False,
-        let_by: int = 0,
+        never_refused: int = 0,
         busy: float = 1.0,
         in_line: int = 0,
     ) -> None:
-        """Ten times a second. `refused`: how many requests were, ever; `let_by`: how
-        many could not be; `busy`: the loop, as a share of the time. `in_line`: how many
-        that grpcio serves wait until their handlers may begin.
+        """Ten times a second. `refused`: how many requests were, ever, and
+        `never_refused`: how many could not be. `busy`: the loop, as a share of the
+        time. `in_line`: how many that grpcio serves wait until their handlers may
+        begin.
 
         `is_prompt`: the loop takes all that the core hands over in its next turn.
         """
@@ -115,7 +116,10 @@ class CoreQueue:
         left_now, self._left = left - self._left, left
         dropped_now, self._dropped = intake.dropped - self._dropped, intake.dropped
         refused_now, self._refused = refused - self._refused, refused
-        let_by_now, self._let_by = let_by - self._let_by, let_by
+        never_refused_now, self._never_refused = (
+            never_refused - self._never_refused,
+            never_refused,
+        )
         elapsed = now - self._sampled_at
         cost = REFUSAL_SECONDS / OF_PROCESS.factor
         if self.drops_by_criticality:
@@ -137,7 +141,7 @@ class CoreQueue:
                 refusal_cpu=cost,
                 loop_cpu=self._ran - ran_before,
                 drops_by_criticality=self.drops_by_criticality,
-                never_refused=let_by_now,
+                never_refused=never_refused_now,
                 busy=busy,
             )
         if self.delay.is_limited:

@@ -380,6 +380,10 @@ class Gate:
         arrivals.asked = queue.arrived
         return self._decide(metadata, method)
 
+    def look_closely(self) -> None:
+        """Decides on each request until the next sample, as places are taken."""
+        self._is_calm = False
+
     def let_by(self) -> None:
         """Counts a request that is always admitted, such as a health check."""
         self.queue.arrived += 1

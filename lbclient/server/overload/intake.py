@@ -77,9 +77,9 @@ class Intake:
         self.taken = 0  # requests, whatever becomes of them
         self.dropped = 0  # of them, as they came
         self.dropped_at_stop = 0  # requests, which grpcio serves no more
-        # Chooses what to drop when a request arrives: that one, one that waits, whose
-        # place it takes, or None, which drops nothing. gRPC's core ends what is
-        # dropped. While there is no such function nothing is.
+        # Returns what to drop for a request that has arrived: that request, a waiting
+        # one, whose place it then takes, or None. gRPC's core ends what is dropped.
+        # None in place of the function: nothing is dropped.
         self.drops: Callable[[Any], Any] | None = None
         self.ranks = Ranks()  # of what waits, as long as some are dropped
 

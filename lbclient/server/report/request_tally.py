@@ -128,9 +128,12 @@ class RequestTally:
     def quickest_of(self, counts: Counts) -> Quickest:
         """What is known of a method, of which each handler is told: an interceptor may
         make one for each request. Methods that are counted together share none."""
-        if counts is self.call_counts.of(*OTHERS):
-            return Quickest()
-        return self._quickest_of.setdefault(id(counts), Quickest())
+        known = self._quickest_of.get(id(counts))
+        if known is None:
+            known = Quickest()
+            if self.call_counts.method_of(counts) != OTHERS:
+                self._quickest_of[id(counts)] = known
+        return known
 
     def _time(
         self,

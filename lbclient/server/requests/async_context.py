@@ -9,7 +9,6 @@ import grpc.aio
 from grpc import StatusCode
 
 from lbclient.background.tasks import cancellations
-from lbclient.log import Log
 from lbclient.server.overload.refusal_status import RefusalStatus
 from lbclient.server.requests import raised
 from lbclient.server.requests.context import (
@@ -18,8 +17,6 @@ from lbclient.server.requests.context import (
     stands_for,
 )
 from lbclient.wire import propagation
-
-logger = Log(__name__)
 
 _OK = StatusCode.OK
 
@@ -93,12 +90,12 @@ class AsyncContext(RequestContext):
             self.ended()
 
     async def _tell(self, error: BaseException, code: StatusCode, words: str) -> None:
-        self._hand_up(code)
+        self._pass_on_refusal(code)
         try:
             await self.inner.abort(code, words, self._merged(self._trailers))
         except grpc.aio.AbortError:
             self._finish(lambda: code)
-            raised.log_failure(logger, error)
+            raised.log_failure(error)
             if not isinstance(error, KeyboardInterrupt | SystemExit):
                 raise
         except grpc.aio.BaseError:

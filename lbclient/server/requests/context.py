@@ -44,8 +44,8 @@ from lbclient.wire.propagation import (
 
 _OK = StatusCode.OK
 # Statuses that clients retry, or take for a refusal.
-HANDED_UP = frozenset({StatusCode.UNAVAILABLE, StatusCode.RESOURCE_EXHAUSTED})
-ALL_WELL = DownstreamResult.OK
+RETRIED_STATUSES = frozenset({StatusCode.UNAVAILABLE, StatusCode.RESOURCE_EXHAUSTED})
+OK_DOWNSTREAM = DownstreamResult.OK
 
 T = TypeVar("T")
 
@@ -79,7 +79,7 @@ class RequestContext:
         self.said: Any = None  # the code, as its handler set it
         self._trailers: Trailers = ()  # the handler's own
         self._finished = False
-        self.downstream = ALL_WELL  # what its own calls were told
+        self.downstream = OK_DOWNSTREAM  # what its own calls were told
         self.refusal: RefusalStatus | None = None  # told in place of a handler
         # Of single messages, where they are measured. Of streams, `messages` counts.
         self.sizes: Sizes | None = None
@@ -122,7 +122,7 @@ class RequestContext:
     def _aborting(self, code: StatusCode, trailers: Iterable[Any]) -> Trailers:
         self._trailers = self._true(trailers) or self._trailers
         self.said = code
-        self._hand_up(code)
+        self._pass_on_refusal(code)
         return self._answer(code)
 
     def _refusing(self, answer: RefusalStatus) -> Trailers:
@@ -150,15 +150,15 @@ class RequestContext:
             own = with_downstream_refusal(own, self.downstream)
         return own
 
-    def _hand_up(self, code: Any) -> None:
+    def _pass_on_refusal(self, code: Any) -> None:
         """Passes on a refusal of the handler's own call, so that callers do not retry.
 
         A refusal by a channel that is not ours is known only by its error, while the
         handler handles that.
         """
-        if status_of(code) in HANDED_UP:
+        if status_of(code) in RETRIED_STATUSES:
             self.downstream = max(self.downstream, downstream_result(sys.exception()))
-            if self.downstream is not ALL_WELL:
+            if self.downstream is not OK_DOWNSTREAM:
                 self._trailers = with_downstream_refusal(
                     self._trailers, self.downstream
                 )
@@ -180,7 +180,7 @@ class RequestContext:
         is_unknown = sizes is None and self._method.measures
         if self.said is not None or self._finished or self._trailers or is_unknown:
             code = self.said or _OK
-            self._hand_up(code)
+            self._pass_on_refusal(code)
             self.inner.set_trailing_metadata(self._answer(code))
             return
         # What `_answer` does, in a fifth of the time: this is the hot path.
@@ -199,7 +199,7 @@ class RequestContext:
     def _raised(self) -> None:
         """Sets the trailers with which grpcio tells the client of an exception."""
         code = self._code_of_error()
-        self._hand_up(code)
+        self._pass_on_refusal(code)
         self.inner.set_trailing_metadata(self._answer(code))
 
     def _code_of_error(self) -> StatusCode:
@@ -252,7 +252,10 @@ class RequestContext:
         """Whether a status is an error of this task, and not of a quota."""
         if self.refusal is not None:
             return self.refusal.is_error
-        if self.downstream < DownstreamResult.OUT_OF_QUOTA or status not in HANDED_UP:
+        if (
+            self.downstream < DownstreamResult.OUT_OF_QUOTA
+            or status not in RETRIED_STATUSES
+        ):
             return True
         return wire.find_refusal(self._trailers) is not Refusal.QUOTA
 
@@ -312,7 +315,7 @@ class ContextlessRequest:
     def __init__(self, gate: Gate, inner: Any = None) -> None:
         self._gate = gate
         self.inner = inner
-        self.downstream = ALL_WELL
+        self.downstream = OK_DOWNSTREAM
 
     @property
     def is_strained(self) -> bool:

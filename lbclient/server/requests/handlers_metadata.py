@@ -27,7 +27,7 @@ def harmless(metadata: Iterable[Any]) -> Trailers:
 
 
 def sendable(metadata: Trailers) -> Trailers:
-    """Raises for metadata that grpcio takes from a handler, and cannot send.
+    """Metadata of a handler with its keys as text. Raises for what gRPC cannot send.
 
     grpcio 1.80 would send no status either: the client would wait for its deadline, and
     a synchronous server never stop. 1.85 still does so for some of it.
@@ -36,12 +36,15 @@ def sendable(metadata: Trailers) -> Trailers:
     Traceback (most recent call last):
     TypeError: metadata of 'a-bin' is bytes, not str
     """
+    pairs = []
     for item in metadata:
         if not isinstance(item, tuple | list) or len(item) != 2:
             raise TypeError(f"metadata is pairs, not {type(item).__name__}")
         key, value = item
-        check_pair(key.decode("latin-1") if isinstance(key, bytes) else key, value)
-    return metadata
+        key = key.decode("latin-1") if isinstance(key, bytes) else key
+        check_pair(key, value)
+        pairs.append((key, value))
+    return tuple(pairs)
 
 
 def without_report(own: Trailers) -> Trailers:

@@ -138,7 +138,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
         _name_task(wrapper.request_name)
         # Among the active while the user's interceptors have it; then it begins.
         self._monitor.active += 1
-        propagation.enter(wrapper.early())
+        propagation.enter(wrapper.contextless())
         try:
             handler = await continuation(handler_call_details)
         except BaseException as error:

@@ -17,6 +17,8 @@ import grpc.aio
 from lbclient.background.tasks import cancellations
 from lbclient.log import Log
 
+logger = Log(__name__)
+
 # Bytes of a status' text on the wire. A peer takes 8 KB of trailers without complaint,
 # and the handler's own are among them.
 MOST = 6000
@@ -41,7 +43,7 @@ def is_told(error: BaseException, in_thread: bool = False) -> bool:
     return fitting(text) == text
 
 
-def log_failure(logger: Log, error: BaseException) -> None:
+def log_failure(error: BaseException) -> None:
     """Logs an exception of a handler that grpcio would not log.
 
     That its task was cancelled is no failure of the handler. Where a program ends

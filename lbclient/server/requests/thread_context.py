@@ -171,12 +171,12 @@ class ThreadContext(RequestContext):
 
     def served(self) -> None:
         code = self.said or _OK
-        self._hand_up(code)
+        self._pass_on_refusal(code)
         self.inner.set_trailing_metadata(self._answer(code))
 
-    def _hand_up(self, code: Any) -> None:
+    def _pass_on_refusal(self, code: Any) -> None:
         self.downstream = max(self.downstream, self._request.downstream)
-        super()._hand_up(code)
+        super()._pass_on_refusal(code)
 
     def ended(self, _task: object = None) -> None:
         self._threads.leave(self)

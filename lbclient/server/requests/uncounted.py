@@ -17,7 +17,6 @@ from grpc import StatusCode
 from lbclient import wire
 from lbclient.background.tasks import cancellations
 from lbclient.core.protocols import Clock
-from lbclient.log import Log
 from lbclient.server.requests import raised
 from lbclient.server.requests.async_handlers import (
     AsyncResponse,
@@ -53,8 +52,6 @@ UNCOUNTED = frozenset(
 KEPT = 64  # handlers; a server has some 20 of these, and a refusal for each reason
 
 Behavior = Callable[..., Any]
-
-logger = Log(__name__)
 
 
 class Uncounted:
@@ -114,7 +111,7 @@ class _Request:
         try:
             await self._context.abort(*answer)
         except grpc.aio.AbortError:
-            raised.log_failure(logger, error)
+            raised.log_failure(error)
             if not isinstance(error, KeyboardInterrupt | SystemExit):
                 raise
         except grpc.aio.BaseError:

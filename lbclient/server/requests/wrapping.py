@@ -79,7 +79,7 @@ class Wrapper:
             return self._call_counts.of(*OTHERS)
         return self._call_counts.of(arity_of(handler), method)
 
-    def early(self) -> ContextlessRequest:
+    def contextless(self) -> ContextlessRequest:
         """The request, to those who see it before its handler does."""
         return ContextlessRequest(self._serving.gate)
 

@@ -138,6 +138,8 @@ class SyncRequests(grpc.ServerInterceptor):
 
     def _refuses(self, metadata: Iterable[Any]) -> RefusalStatus | None:
         gate = self._gate
+        if self._monitor.active >= gate.most:
+            gate.look_closely()  # else a customer would be charged before it is refused
         if gate.charging.costs is None:
             with self._counting:
                 return gate.refuses(metadata)
@@ -153,7 +155,7 @@ class SyncRequests(grpc.ServerInterceptor):
         gate = self._gate
         with self._counting:
             gate.make_way()
-            # `refuses` knows of the limit only where it decides, once in many requests.
+            # Others may have begun since `refuses` decided.
             if self._monitor.active >= gate.most:
                 gate.count(NO_PLACE)
                 return gate.full()

@@ -159,7 +159,8 @@ class SyncServer(ReportingServer, grpc.Server):
         """Tells the watchers and ends their streams, then stops as grpcio's does.
 
         The event is set when the server has stopped, and its own thread has ended. A
-        server that has not started yet may still be started.
+        server that has not started yet may still be started, and stays listed as
+        starting.
         """
         if not self._started:
             nothing_to_end = Event()
