@@ -3,9 +3,9 @@
 What it is told: `client`, "ours" or "theirs" (plain grpc.aio); `target`, and how many
 `backends` it stands for; `rate`, calls a second with a deadline of `timeout`; `held`,
 calls without a deadline, all begun at the start; `settings` of a ChannelConfig;
-`options` of the channel; `farewell`, `REPLACED_PERIOD` of `former_connections`. Says
-"ready" when the first call was answered, or the held ones are on their way. Orders are
-"tally", for all calls that have ended so far, and "states", for what `statistics()`
+`options` of the channel; `replaced_period`, `REPLACED_PERIOD` of `former_connections`.
+Says "ready" when the first call was answered, or the held ones are on their way. Orders
+are "tally", for all calls that have ended so far, and "states", for what `statistics()`
 says.
 """
 
@@ -27,8 +27,8 @@ def channel_of(told: dict[str, Any]) -> Any:
         return grpc.aio.insecure_channel(
             told["target"], options=[*ROUND_ROBIN, *options]
         )
-    farewell = told.get("farewell", former_connections.REPLACED_PERIOD)
-    former_connections.REPLACED_PERIOD = farewell
+    replaced_period = told.get("replaced_period", former_connections.REPLACED_PERIOD)
+    former_connections.REPLACED_PERIOD = replaced_period
     config = lbclient.ChannelConfig(**told.get("settings", {}))
     return lbclient.insecure_channel(told["target"], options=options, config=config)
 

@@ -51,7 +51,7 @@ async def vanished(kind: str, seconds: float) -> Row:
     told: dict[str, Any] = {"held": HELD, "backends": 2}
     quick: dict[str, Any] = {}
     if seconds < SHORT:
-        quick["farewell"] = 1.0
+        quick["replaced_period"] = 1.0
         quick["options"] = [
             ("grpc.keepalive_time_ms", 330_000),
             (

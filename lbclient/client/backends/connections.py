@@ -111,8 +111,8 @@ class Connections:
     # --- who is wanted --------------------------------------------------------
 
     def reconcile(self, endpoints: Endpoints) -> Change[Backend] | str:
-        """What a new list of endpoints makes due; or, in words, why the subset failed,
-        which stays as it was."""
+        """What a new list of endpoints makes due; or, as text, why the subset algorithm
+        failed: the subset then stays as it is."""
         nodes = self.pool.nodes
         self.workers.keep(endpoints)
         for endpoint in endpoints:

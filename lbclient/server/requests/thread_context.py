@@ -99,9 +99,8 @@ class ThreadContext(RequestContext):
         It is told when its turn comes, which takes next to none of a thread. `refuse`
         is called once the place is lost, and not if the request keeps it.
         """
-        self.lost_to = (
-            OVERTAKEN_STATUS  # its thread may ask before `refuse` has returned
-        )
+        # Until `refuse` has returned, as its thread may ask before.
+        self.lost_to = OVERTAKEN_STATUS
         if not self._threads.leave(self):
             return False
         self.refusal = self.lost_to = answer = refuse()
