@@ -250,3 +250,27 @@ async def test_servers_of_one_loop_share_a_watch() -> None:
     for watch in (first, second):
         loops.leave(watch)
     await eventually(lambda: repr(loops) == "<0 loops>")
+
+
+async def test_a_loop_in_the_place_of_one_that_is_gone_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It got the id of the other while that was looked at, and was dropped for it."""
+    loops = LoopWatches()
+    loop = asyncio.get_running_loop()
+    looks = []
+
+    def looked(watch: LoopWatch) -> bool:
+        looks.append(watch)
+        if watch is first:
+            loops._watches[id(loop)] = second
+        return watch is second
+
+    monkeypatch.setattr(blocked_loop, "_looked", looked)
+    first, second = (LoopWatch(loop, lambda frame: "") for _ in range(2))
+    first.users = second.users = 1
+    loops._watches[id(loop)] = first
+    loops.leave(loops.enter(loop, lambda frame: ""))
+    await eventually(lambda: second in looks)
+    loops.leave(second)
+    await eventually(lambda: repr(loops) == "<0 loops>")

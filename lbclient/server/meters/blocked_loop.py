@@ -249,8 +249,10 @@ class LoopWatches:
             for key, watch in list(self._watches.items()):
                 is_there = _looked(watch)
                 with self._changing:
-                    if not (is_there and watch.users):
-                        self._watches.pop(key, None)
+                    # Another loop may have its id by now.
+                    is_its = self._watches.get(key) is watch
+                    if is_its and not (is_there and watch.users):
+                        del self._watches[key]
 
     def __repr__(self) -> str:
         return f"<{len(self._watches)} loops>"
