@@ -96,12 +96,12 @@ class TracedCall:
 
     def _legal(self, told: dict[str, str], now: float) -> dict[str, str]:
         """What gRPC can send of a trace's context: a call would fail for the rest."""
-        flaws = {pair: _flaw_of((pair,)) for pair in told.items()}
+        flaws = [(key, _flaw_of(((key, value),))) for key, value in told.items()]
         if self._limit.take(now) is not None:
-            first = next(flaw for flaw in flaws.values() if flaw is not None)
+            first = next(flaw for _, flaw in flaws if flaw is not None)
             reason = first.details() if isinstance(first, grpc.RpcError) else first
             logger.warning("left out of a trace's context: %s", reason, reason=reason)
-        return {key: value for (key, value), flaw in flaws.items() if flaw is None}
+        return {key: told[key] for key, flaw in flaws if flaw is None}
 
     def attempt_over(
         self,

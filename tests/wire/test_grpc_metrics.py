@@ -326,12 +326,13 @@ async def test_a_span_processor_that_raises_costs_no_call(
 class Capitals(TextMapPropagator):
     """Has a key as X-Ray's, and one that gRPC cannot send."""
 
-    fields = {"X-Amzn-Trace-Id", "baggage ü"}  # noqa: RUF012  # as declared there
+    fields = {"X-Amzn-Trace-Id", "baggage ü", "baggage-list"}  # noqa: RUF012  # as declared there
 
     def inject(self, carrier: Any, context: Any = None, setter: Any = None) -> None:
         span = trace.get_current_span(context).get_span_context()
         carrier["X-Amzn-Trace-Id"] = f"Root=1;Parent={span.span_id:016x}"
         carrier["baggage ü"] = "of a peer"
+        carrier["baggage-list"] = ["no text"]
 
     def extract(self, *_: Any, **__: Any) -> Any:
         raise NotImplementedError
