@@ -626,7 +626,7 @@ async def test_a_more_critical_request_takes_the_place_of_one_that_waits_for_a_t
             StatusCode.OK,
             StatusCode.OK,
         ]
-        assert server.statistics().active == 0
+        await eventually(lambda: server.statistics().active == 0)
 
 
 async def test_criticality_that_is_not_understood_is_counted(host: Host) -> None:
