@@ -3,7 +3,7 @@
 import asyncio
 import sys
 from threading import Lock
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +21,13 @@ from lbclient.server.meters.blocked_loop import (
     read_thread,
 )
 from tests.waiting import eventually
+
+
+def handle() -> FrameType:
+    return sys._getframe()
+
+
+HANDLER = handle()
 
 
 class Loop:
@@ -50,11 +57,12 @@ class World:
         self.is_asleep = True
         self.watch = LoopWatch(
             any_loop,
-            lambda frame: "/search.Search/Search",
+            lambda frame: "/search.Search/Search" if frame is HANDLER else "",
             lambda: self.now,
             lambda _: ThreadReading(self.is_asleep, self.used, self.process),
-            lambda _: sys._getframe(),
+            lambda _: HANDLER if self.is_in_handler else sys._getframe(),
         )
+        self.is_in_handler = True
 
     def go_on(self, seconds: float = PERIOD) -> None:
         """The loop goes round."""
@@ -112,6 +120,20 @@ def test_what_is_just_over_is_told_before_the_next_beat(
     world.go_on()
     (line,) = caplog.messages
     assert line.startswith("/search.Search/Search blocked the event loop for 2.")
+
+
+def test_told_is_where_most_looks_found_it(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The last one may come when the handler has just returned, in the same task."""
+    world.go_on()
+    world.hold(2.0)
+    world.is_in_handler = False
+    world.hold(PERIOD)
+    world.go_on()
+    (line,) = caplog.messages
+    assert line.startswith("/search.Search/Search blocked the event loop for 2.")
+    assert "(handle): " in line
 
 
 def test_what_does_not_end_is_told_once(

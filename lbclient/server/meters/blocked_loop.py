@@ -15,8 +15,9 @@ import sys
 import threading
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import NamedTuple
 
@@ -76,8 +77,8 @@ def stack_of(thread: int) -> FrameType | None:
 
 @dataclass(slots=True)
 class Suspicion:
-    """A task in which the loop's last beat is late. `method` and `place` are where it
-    was at the last look."""
+    """A task in which the loop's last beat is late. `seen` counts the looks by method
+    and place, until it is told: the last one may be just behind what blocked."""
 
     task: int  # its id
     beat_at: float
@@ -88,8 +89,7 @@ class Suspicion:
     asleep: int = 0
     is_blocked: bool = False
     is_told: bool = False
-    method: str = ""
-    place: str = ""
+    seen: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def look(self, reading: ThreadReading, now: float) -> None:
         self.looks += 1
@@ -164,9 +164,9 @@ class LoopWatch:
             self._suspicion = Suspicion(id(task), self._beat_at, began_at, now, reading)
         else:
             before.look(reading, now)
-            if before.is_blocked and (frame := self._stack(self._thread)) is not None:
-                before.method = self._find_method(frame)
-                before.place = place_of(frame)
+            is_asked = before.is_blocked and not before.is_told
+            if is_asked and (frame := self._stack(self._thread)) is not None:
+                before.seen[self._find_method(frame), place_of(frame)] += 1
             if before.is_blocked and now - before.began_at >= MOST:
                 self._tell(before, now, now, is_over=False)
 
@@ -183,16 +183,17 @@ class LoopWatch:
         found.is_told = True
         if (left_out := self._limit.take(now)) is None:
             return
+        [((method, place), _)] = found.seen.most_common(1) or [(("", ""), 0)]
         logger.warning(
             "%s %s the event loop for %s s%s, in %s: %s%s",
-            found.method or "a task",
+            method or "a task",
             "blocked" if is_over else "has blocked",
             round(until - found.began_at, 1),
             "" if is_over else " so far",
-            found.place or "a place unknown",
+            place or "a place unknown",
             ADVICE,
             f"; {left_out} more times since this was last logged" if left_out else "",
-            reason=f"blocked in {found.place}",
+            reason=f"blocked in {place}",
         )
 
     def __repr__(self) -> str:
